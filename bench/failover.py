@@ -20,6 +20,7 @@ from pavane.raft.wire import (
     UpdateStatus,
     decode_reply,
     machine_id,
+    seed,
 )
 
 EVERY_S = 0.003
@@ -37,7 +38,7 @@ async def seen_by_client(client: Client, peers: Peers) -> float:
 async def until_commit(client: Client, peers: Peers) -> float:
     """Milliseconds from the death of the leader until one of the others commits; each is asked every 3 ms."""
     with _dealers(peers.urls) as dealers:
-        reqids = ReqidGenerator(machine_id("bench", ""), os.getpid(), secrets.randbits(24))
+        reqids = ReqidGenerator(lambda: seed(machine_id("bench", "", b""), os.getpid(), secrets.randbits(24)))
         await _kill_leader(client, peers)
         began = time.perf_counter()
         while time.perf_counter() < began + TIMEOUT_S:

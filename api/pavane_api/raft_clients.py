@@ -6,7 +6,6 @@ when it has reached nobody.
 """
 
 import asyncio
-import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,7 +23,6 @@ from pavane_operator.crds.raftcluster import StateMachine
 from pavane_operator.kinds.raft.access import NotServing, Suspended, raft_client, refuse_suspended
 
 CLIENTS_MAX = 64  # a client is a few sockets; the one not used for longest is closed first
-REQUESTS_MAX = 10_000  # ids whose requests are known; the oldest goes first
 
 
 class Use(Enum):
@@ -75,21 +73,6 @@ class RaftClients:
         self._kube = client
         self._slots: OrderedDict[tuple[str, str], _Slot] = OrderedDict()
         self._opening = asyncio.Lock()
-        self._requests: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
-
-    def claim(self, namespace: str, name: str, request_id: str | None, *said: object) -> None:
-        """Note what came with a request id; raises ``Invalid`` if another request came with it before.
-
-        A cluster tells a repetition by its id alone, and would answer with what the first one did.
-        """
-        if request_id is None:
-            return
-        digest = hashlib.sha256(repr(said).encode()).digest()
-        first = self._requests.setdefault((namespace, name, request_id), digest)
-        while len(self._requests) > REQUESTS_MAX:
-            self._requests.popitem(last=False)
-        if first != digest:
-            raise Invalid(f"The Idempotency-Key {request_id} came with another request before: send a new key.")
 
     async def check(self, namespace: str, name: str, use: Use) -> kube.Object:
         """Return the RaftCluster if it serves ``use``; raises ``kube.NotFound``, ``Conflict`` if it does not so."""
@@ -186,6 +169,8 @@ def problem_of(error: errors.RaftError) -> Problem:
     match error:
         case errors.Overloaded() | errors.Behind():
             return Unavailable(str(error), headers={"Retry-After": "1"})
+        case errors.ReqidTaken(reqid=reqid):
+            return Invalid(f"The Idempotency-Key {reqid.hex()} came with another request before: send a new key.")
         case errors.TooLarge():
             return TooLarge(str(error))
         case errors.Compacted():

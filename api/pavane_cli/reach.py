@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from pavane.raft import errors
 from pavane.raft.client import Keys, RaftClient, TreeKeys
-from pavane.raft.client.client import split_url
+from pavane.raft.client.urls import split_url
 from pavane.raft.errors import Code
 from pavane.raft.keys import RaftKeys
 from pavane.runtime import names

@@ -7,17 +7,22 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 
+from pavane.raft import aio
 from pavane.raft.client import RaftClient
 from pavane.raft.core.barrier import Barriers
 from pavane.raft.machines import limits
+from pavane_api.app import create_app
 from pavane_api.bodies import BODY_BYTES_MAX
 from pavane_api.kinds import RAFT_CLUSTERS
-from tests.api.plane import BASE, IDENT, Plane, plane, served
+from pavane_api.settings import ApiSettings
+from pavane_operator.kube import KubeClient, Target
+from tests.api.plane import ANSWER_S, BASE, IDENT, Plane, plane, served, serving
 
 Q = f"{BASE}/q"
 
@@ -433,3 +438,32 @@ async def test_a_key_of_idempotency_is_of_one_request(api: Plane) -> None:
         assert (other.status_code, "came with another request" in other.json()["detail"]) == (422, True)
     assert (await api.http.get(f"{Q}/keys/a")).content == b"1"
     assert (await api.http.get(f"{Q}/keys/b")).status_code == 404
+
+
+async def test_so_it_is_at_every_replica_of_the_control_plane_and_after_its_restart(api: Plane, tmp_path: Path) -> None:
+    used = {"Idempotency-Key": f"{int(time.time()):08x}{'cd' * 8}"}
+    first = await api.http.put(f"{Q}/keys/a", content=b"1", headers=used)
+    app = create_app(ApiSettings(data=tmp_path / "other"), lambda: KubeClient.connect(Target(api.local.kubeconfig)))
+    async with (
+        serving(app) as url,
+        httpx2.AsyncClient(base_url=url, headers=api.http.headers, trust_env=False, timeout=ANSWER_S) as http,
+    ):
+        other = await http.put(f"{Q}/keys/b", content=b"2", headers=used)
+        lease = await http.post(f"{Q}/leases", json={"ttlMs": 5000}, headers=used)
+        again = await http.put(f"{Q}/keys/a", content=b"1", headers=used)
+    for answer in (other, lease):
+        assert (answer.status_code, "came with another request" in answer.json()["detail"]) == (422, True)
+    assert again.json() == first.json()
+    assert (await api.http.get(f"{Q}/keys/b")).status_code == 404
+
+
+async def test_writes_go_on_when_the_clock_of_a_peer_is_set(api: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await api.http.put(f"{Q}/keys/a", content=b"1")).status_code == 200
+    for off_s in (-30 * 60, 20 * 60, 0):
+        now = SimpleNamespace(**{**vars(time), "time_ns": lambda off_s=off_s: time.time_ns() + off_s * 10**9})
+        monkeypatch.setattr(aio, "time", now)
+        put = await api.http.put(f"{Q}/keys/a", content=b"%d" % off_s)
+        txn = await api.http.post(f"{Q}/txn", json={"then": [{"op": "Delete", "key": b64(b"b")}]})
+        lease = await api.http.post(f"{Q}/leases", json={"ttlMs": 5000})
+        assert [answer.status_code for answer in (put, txn, lease)] == [200, 200, 201], lease.text
+        assert (await api.http.get(f"{Q}/keys/a")).content == b"%d" % off_s

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pavane.raft.client import RaftClient
-from pavane.raft.client.client import split_url
+from pavane.raft.client.urls import split_url
 from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from pavane.runtime.names import HOSTS_FILE_VARIABLE

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pavane.raft.wire import ReqidGenerator, decode, decode_uint, encode_js, encode_uint
+from pavane.raft.wire import ReqidGenerator, decode, decode_uint, encode_js, encode_uint, seed
 from pavane.raft.wire.frames import ENTRY_DATA_BYTES
 from tests.interop.cluster import Cluster, Kind
 from tests.interop.javascript import Javascript, JsError
@@ -12,7 +12,7 @@ from tests.interop.raw import IDENT, Raw
 
 TRUE = b"\x01"
 MINUTE_S = 60
-REQIDS = ReqidGenerator(b"tst", 1, 1)
+REQIDS = ReqidGenerator(lambda: seed(b"tst", 1, 1))
 
 
 def new_reqid(offset_s: int = 0) -> bytes:

@@ -1,6 +1,7 @@
 """A disk that forgets what was not fsynced: the storage commands of docs/specs/raft.md 5.2 without bytes."""
 
 import random
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -19,7 +20,7 @@ from pavane.raft.state.commands import (
     StoredSnapshot,
     Truncate,
 )
-from pavane.raft.wire import EntryType, entry_data, entry_reqid, entry_term, entry_type
+from pavane.raft.wire import EntryType, entry_data, entry_digest, entry_reqid, entry_term, entry_type
 from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotHead, SnapshotMeta, SnapshotScan
 
 
@@ -115,6 +116,7 @@ class Disk:
             last_index=self.last,
             term_runs=tuple(runs),
             reqids=b"".join(entry_reqid(entry) for entry in self.entries),
+            digests=array("Q", map(entry_digest, self.entries)).tobytes(),
             configurations=tuple(configurations),
             commit=max(newest, min(commit, self.last) if isinstance(commit, int) else 0),
             notes=dict(self.notes),

@@ -47,7 +47,7 @@ from pavane.raft.wire import (
     entry_reqid,
     entry_type,
 )
-from pavane.raft.wire.snapshot import SnapshotMeta
+from pavane.raft.wire.snapshot import SnapshotMeta, join_groups
 from pavane.wire import Stage
 from tests.sim.checks import Mirror
 from tests.sim.disk import Disk, scanned
@@ -276,7 +276,7 @@ class Node:
 
         def saved() -> None:
             table = freeze.table
-            ids = b"".join(table.freeze(freeze.index))
+            ids, digests = join_groups(table.freeze(freeze.index))
             meta = SnapshotMeta(
                 freeze.configuration,
                 freeze.configuration_index,
@@ -285,6 +285,7 @@ class Node:
                 table.floor,
                 ids,
                 freeze.bare,
+                digests,
             )
             self.disk.save(freeze.index, freeze.term, meta, data)
             self.world.snapshots["taken"] += 1

@@ -40,6 +40,7 @@ from pavane_api.raftkeys.schemas import (
     Written,
     result_of,
 )
+from pavane_api.request_ids import written
 
 TIMEOUT_S = 20.0
 
@@ -90,15 +91,17 @@ class KeyService:
         branches = (*txn.then, *txn.otherwise)
         use = Use.TREE if any(op.NUMBER >= _TREE_FIRST for op in branches) else Use.KEYS
         async with self._clients.of(self._namespace, self._name, use) as client:
-            reqid = bytes.fromhex(request_id) if request_id else client.new_reqid()
-            self._clients.claim(self._namespace, self._name, reqid.hex(), txn)
-            found = await client.kv.txn(txn.compares, txn.then, txn.otherwise, reqid=reqid, timeout_s=TIMEOUT_S)
+            found, used = await written(
+                client,
+                request_id,
+                lambda reqid: client.kv.txn(txn.compares, txn.then, txn.otherwise, reqid=reqid, timeout_s=TIMEOUT_S),
+            )
         ops = txn.then if found.succeeded else txn.otherwise
         return TransactionResult(
             succeeded=found.succeeded,
             revision=found.revision,
             results=[result_of(op, fields) for op, fields in zip(ops, found.results, strict=True)],
-            request_id=reqid.hex(),
+            request_id=used,
         )
 
     async def node(self, path: bytes, since: int | None, *, children: bool) -> NodeRead:
@@ -114,7 +117,6 @@ class KeyService:
 
     async def grant(self, wanted: LeaseRequest, request_id: str | None) -> Lease:
         """Grant a lease."""
-        self._clients.claim(self._namespace, self._name, request_id, wanted)
         async with self._clients.of(self._namespace, self._name, Use.KEYS) as client:
             reqid = bytes.fromhex(request_id) if request_id else None
             outcome = await client.kv.command(LeaseGrant(wanted.ttl_ms, wanted.holder.encode()), reqid, TIMEOUT_S)
@@ -172,14 +174,16 @@ class KeyService:
         compares = [] if expected is None else [expected]
         present = [] if expected is None else [Range(key, flags=Range.KEYS_ONLY)]
         async with self._clients.of(self._namespace, self._name, Use.KEYS) as client:
-            reqid = bytes.fromhex(request_id) if request_id else client.new_reqid()
-            self._clients.claim(self._namespace, self._name, reqid.hex(), compares, op)
-            result = await client.kv.txn(compares, [op], present, reqid=reqid, timeout_s=TIMEOUT_S)
+            result, used = await written(
+                client,
+                request_id,
+                lambda reqid: client.kv.txn(compares, [op], present, reqid=reqid, timeout_s=TIMEOUT_S),
+            )
         if not result.succeeded:
             [[items, _]] = result.results
             state = f"is at {items[0][3]}" if items else "is not there"
             raise PreconditionFailed(f"The key {_shown(key)} {state}. Read it again.")
-        return result, reqid.hex()
+        return result, used
 
 
 def _use(watch: Watch) -> Use:

@@ -65,6 +65,5 @@ async def append(
 ) -> Appended:
     """Append the body as one entry; the answer comes when it is on the disks of a majority."""
     body = await bounded(request.stream(), service.ENTRY_BYTES_MAX, "An entry")
-    control.raft.claim(namespace, name, request_id, body)
     async with control.raft.of(namespace, name, Use.APPEND) as client:
         return await service.append(client, body, request_id)

@@ -8,6 +8,7 @@ from pavane.raft.client import Entry, RaftClient
 from pavane.raft.wire import EntryType
 from pavane_api.problems import BadRequest
 from pavane_api.raftlog.schemas import Appended, LogEntries, LogEntry, LogInfo, Peer
+from pavane_api.request_ids import written
 
 ENTRIES_MAX = 1000  # per answer
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # data per answer; a single larger entry is still sent whole
@@ -64,6 +65,5 @@ async def append(client: RaftClient, data: bytes, request_id: str | None) -> App
     """Append ``data`` as one entry, once however often the same ``request_id`` is sent."""
     if not data:
         raise BadRequest("The body is empty: an entry has at least one byte.")
-    reqid = bytes.fromhex(request_id) if request_id else client.new_reqid()
-    index = await client.update(data, reqid=reqid, timeout_s=TIMEOUT_S)
-    return Appended(index=index, request_id=reqid.hex())
+    index, used = await written(client, request_id, lambda reqid: client.update(data, reqid=reqid, timeout_s=TIMEOUT_S))
+    return Appended(index=index, request_id=used)

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 from pavane.application.cluster import CONNECT_S, LEASE_S, Cluster, Lock, Text, WatchEvent, connect
 from pavane.application.finding import Connection
 from pavane.raft.errors import Closed
+from pavane.runtime.forks import Process
 
 Result = TypeVar("Result")
 
@@ -18,6 +19,7 @@ class BlockingCluster:
     """A ``Cluster`` on an event loop in a thread of its own; methods block, and may be called from many threads."""
 
     def __init__(self) -> None:
+        self._process = Process()
         self._loop: asyncio.AbstractEventLoop | None = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pavane", daemon=True)
         self._thread.start()
@@ -28,6 +30,9 @@ class BlockingCluster:
         if self._loop is None:
             work.close()
             raise Closed("this cluster is closed; connect again")
+        if not self._process.is_this:
+            work.close()
+            raise Closed("this cluster was connected before this process was forked; connect in each process")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def __enter__(self) -> Self:
@@ -39,8 +44,10 @@ class BlockingCluster:
         self.close()
 
     def close(self) -> None:
-        """End all watches and close the connections."""
-        if self._loop is not None:
+        """End all watches and close the connections; in a forked process those of its parent stay as they are."""
+        if not self._process.is_this:
+            self._loop = None
+        elif self._loop is not None:
             self.run(self.asynchronous.close())
             self._stop()
 
@@ -78,7 +85,8 @@ class BlockingCluster:
         try:
             yield lock
         finally:
-            self.run(_leave(held))
+            if self._process.is_this:
+                self.run(_leave(held))
 
     def election(self, key: Text, candidate: Text, *, ttl_s: float = LEASE_S) -> AbstractContextManager[Lock]:
         """Wait to be elected, and lead to the end of the block."""
@@ -96,7 +104,7 @@ class BlockingCluster:
             while True:
                 yield self.run(watch.__anext__())
         finally:
-            if self._loop is not None:
+            if self._loop is not None and self._process.is_this:
                 self.run(watch.aclose())
 
 

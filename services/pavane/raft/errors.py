@@ -32,6 +32,7 @@ class Code(IntEnum):
     READ_ONLY = 18
     CLOSING = 19
     FORK = 20
+    ID_TAKEN = 21
 
 
 class DropReason(StrEnum):
@@ -70,6 +71,20 @@ class Expired(RaftError):
     def __init__(self, reqid: bytes, sent_before: bool) -> None:
         outcome = "an earlier attempt may have taken effect" if sent_before else "it had no effect"
         super().__init__(f"request id {reqid.hex()} has expired; {outcome}. Check this machine's clock, use a fresh id")
+        self.reqid = reqid
+        self.sent_before = sent_before
+
+
+class ReqidTaken(RaftError):
+    """The cluster knows the request id as that of another command, so it refuses this one.
+
+    Two programs make equal ids if they go on with a copy of one memory. With ``sent_before`` an earlier attempt of this
+    command may have reached a peer, and the outcome is unknown; without it the command had no effect.
+    """
+
+    def __init__(self, reqid: bytes, sent_before: bool) -> None:
+        outcome = "an earlier attempt of this one may have taken effect" if sent_before else "this one had no effect"
+        super().__init__(f"request id {reqid.hex()} is that of another command; {outcome}. Use a fresh id")
         self.reqid = reqid
         self.sent_before = sent_before
 

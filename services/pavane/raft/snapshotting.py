@@ -17,7 +17,7 @@ from pavane.raft.storage import RaftStorage
 from pavane.raft.storage.js_files import JsSnapshot
 from pavane.raft.wire.entry import EntryType, entry_data, entry_type
 from pavane.raft.wire.frames import Frame
-from pavane.raft.wire.snapshot import SnapshotMeta
+from pavane.raft.wire.snapshot import SnapshotMeta, join_groups
 
 READ_BYTES = 1 << 20
 
@@ -89,18 +89,20 @@ class Snapshotter:
                 first += 1
 
     async def _save(self, freeze: Freeze, data: Iterable[Frame]) -> int:
-        ids = []
+        groups = []
         for group in freeze.table.freeze(freeze.index):
-            ids.append(group)
+            groups.append(group)
             await asyncio.sleep(0)
+        ids, digests = join_groups(groups)
         meta = SnapshotMeta(
             freeze.configuration,
             freeze.configuration_index,
             self._machine.name,
             self._machine.level,
             freeze.table.floor,  # read behind the ids: what was forgotten meanwhile is at or below it
-            b"".join(ids),
+            ids,
             freeze.bare,
+            digests,
         )
         writer = await self._in_thread(self._storage.snapshots.begin, meta.encode())
         try:

@@ -44,7 +44,7 @@ from pavane.raft.wire import (
     entry_type,
 )
 from pavane.raft.wire.decoder import AnyReply
-from pavane.raft.wire.snapshot import SnapshotMeta
+from pavane.raft.wire.snapshot import SnapshotMeta, join_groups
 from pavane.wire import Stage
 from tests.sim.disk import Disk
 
@@ -258,9 +258,9 @@ class Ensemble:
                 self._write(f"{name} ! snapshot of {index}")
                 assert machine is not None
                 data = b"".join(machine.freeze())
-                ids = b"".join(table.freeze(index))
+                ids, digests = join_groups(table.freeze(index))
                 meta = SnapshotMeta(
-                    configuration, configuration_index, machine.name, machine.level, table.floor, ids, bare
+                    configuration, configuration_index, machine.name, machine.level, table.floor, ids, bare, digests
                 )
                 self.disks[name].save(index, term, meta, data)
                 core.snapshot_saved(index, len(data), self.now())

@@ -92,6 +92,19 @@ def test_ids_that_are_cut_off_are_refused(ids: bytes) -> None:
         scanned(file_of(SnapshotMeta(CONFIGURATION, 3, "KeyValue", 1, 6, ids)))
 
 
+def test_digests_are_read_and_may_be_missing_as_in_files_of_an_older_version() -> None:
+    told = replace(META, digests=bytes(range(24)))
+    assert scanned(file_of(told))[1] == told
+    assert b"digests" in told.encode()
+    assert b"digests" not in META.encode()
+
+
+@pytest.mark.parametrize("digests", [bytes(8), bytes(25), bytes(32)])
+def test_digests_that_are_not_those_of_the_ids_are_refused(digests: bytes) -> None:
+    with pytest.raises(BadSnapshotFile, match="digests"):
+        scanned(file_of(replace(META, digests=digests)))
+
+
 def test_foreign_configuration_is_refused() -> None:
     with pytest.raises(BadSnapshotFile, match="meta"):
         scanned(file_of(SnapshotMeta(b"\xc0", 3, "KeyValue", 1, 6, IDS)))

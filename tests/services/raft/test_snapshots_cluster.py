@@ -14,7 +14,7 @@ from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
 from pavane.raft.core import snapshots
 from pavane.raft.core.status import Status
-from pavane.raft.errors import Compacted, RaftError
+from pavane.raft.errors import Compacted, RaftError, ReqidTaken
 from pavane.raft.machines import Tree
 from pavane.raft.server import RaftServer
 from pavane.raft.state.commands import StoredSnapshot
@@ -175,7 +175,7 @@ async def test_new_generation_follows_by_snapshot_and_is_promoted(cluster: Clust
 
 async def test_update_is_known_behind_two_compactions_and_a_new_leader(cluster: Cluster, client: RaftClient) -> None:
     once = client.new_reqid()
-    await client.kv.put(b"counter", b"1", reqid=once)
+    told = await client.kv.put(b"counter", b"1", reqid=once)
     last = await compacted(cluster, client, 1)
     first = cluster.servers["1"].status().snapshot
     while cluster.servers["1"].status().snapshot <= first + ENTRIES:
@@ -183,7 +183,9 @@ async def test_update_is_known_behind_two_compactions_and_a_new_leader(cluster: 
     leader = cluster.servers["1"].status().leader
     assert leader is not None
     await cluster.stop(leader)
-    await client.kv.put(b"counter", b"2", reqid=once)
+    assert await client.kv.put(b"counter", b"1", reqid=once) == told
+    with pytest.raises(ReqidTaken):
+        await client.kv.put(b"counter", b"2", reqid=once)
     assert await value(client, b"counter") == b"1"
     snapshot = cluster.stored(next(iter(cluster.servers)))
     assert snapshot is not None

@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import random
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from pavane.raft.state.commands import (
     Truncate,
 )
 from pavane.raft.storage import ForeignStore, Identity, RaftStorage, RecordType, StoreError, StoreLocked, records
-from pavane.raft.wire.entry import EntryType, encode_configuration, encode_entry
+from pavane.raft.wire.entry import EntryType, encode_configuration, encode_entry, entry_digest
 from pavane.wal import Appender, DiskFolder, Folder, Log, Record
 from pavane.wal.memory import MemoryDisk, MemoryFile, MemoryFolder
 from pavane.wal.record import decode_mark
@@ -160,6 +161,7 @@ def test_everything_stored_is_found_again(folder: Folder) -> None:
         last_index=3,
         term_runs=((1, 2), (3, 3)),
         reqids=entry(1)[:12] + entry(2)[:12] + bytes(12),
+        digests=array("Q", map(entry_digest, (entry(1, 2), entry(2, 2), configuration))).tobytes(),
         configurations=((3, encode_configuration(MEMBERS)),),
         commit=2,
         notes={"commit": 2, "kind 2": "ours"},
@@ -181,6 +183,7 @@ def test_later_entries_replace_earlier_ones_of_the_same_index(folder: Folder) ->
     assert (recovered.last_index, recovered.term_runs, recovered.configurations) == (3, ((1, 1), (2, 5)), ())
     assert recovered.commit == 3
     assert recovered.reqids == b"".join(one[:12] for one in expected)
+    assert recovered.digests == array("Q", map(entry_digest, expected)).tobytes()
     assert read(storage, 1, 9) == expected
     storage.close()
 

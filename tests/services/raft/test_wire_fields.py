@@ -1,5 +1,6 @@
 """Frame types, MessagePack, entries and request ids: the rules and examples of docs/specs/raft.md 2."""
 
+import copy
 import hashlib
 import struct
 import tracemalloc
@@ -26,6 +27,7 @@ from pavane.raft.wire import (
     machine_id,
     next_message_id,
     reqid_second,
+    seed,
 )
 from pavane.raft.wire.entry import ZERO_REQID
 from pavane.raft.wire.frames import decode_bool, decode_optional_uint, encode_bool, encode_optional_uint
@@ -261,17 +263,30 @@ def test_what_is_no_configuration_is_refused(value: Value) -> None:
 
 
 def test_reqid_layout_and_order() -> None:
-    machine = machine_id("host", "boot")
-    assert machine == hashlib.blake2b(b"hostboot").digest()[:3]
-    make = ReqidGenerator(machine, 0x12345, COUNTER_MODULUS - 2)
+    machine = machine_id("host", "boot", b"drawn")
+    assert machine == hashlib.blake2b(b"hostbootdrawn").digest()[:3]
+    make = ReqidGenerator(lambda: seed(machine, 0x12345, COUNTER_MODULUS - 1))
     first, second = make.next(1_735_689_600), make.next(1_735_689_600)
     assert first.hex() == "67748580" + machine.hex() + "2345" + "ffffff"
     assert second.hex() == "67748580" + machine.hex() + "2345" + "000000"
     assert reqid_second(first) == 1_735_689_600
 
 
+def test_a_copy_of_the_memory_makes_other_reqids_from_the_next_second_on() -> None:
+    counters = iter(range(0, 1000, 100))
+    make = ReqidGenerator(lambda: seed(bytes(3), 1, next(counters)))
+    make.next(7)
+    copied = copy.copy(make)
+    assert copied.next(7) == make.next(7), "nobody can know, so the store compares"
+    assert copied.next(8) != make.next(8)
+    assert copied.next(7) != make.next(7), "a clock that comes back"
+    first = int.from_bytes(make.next(9)[-3:], "big")
+    make.begin_anew()
+    assert int.from_bytes(make.next(9)[-3:], "big") == first + 100, "drawn again within the second"
+
+
 def test_reqids_of_one_second_run_out_instead_of_repeating() -> None:
-    make = ReqidGenerator(bytes(3), 1, 0)
+    make = ReqidGenerator(lambda: seed(bytes(3), 1, 0))
     make._used, make._second = COUNTER_MODULUS - 1, 7
     make.next(7)
     with pytest.raises(LocalProtocolError, match="next"):

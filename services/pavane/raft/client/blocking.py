@@ -12,6 +12,7 @@ from pavane.raft.client.subscription import Item
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed
 from pavane.raft.wire import RequestConfigReply, RequestLogInfoReply
+from pavane.runtime.forks import Process
 
 Result = TypeVar("Result")
 
@@ -38,6 +39,7 @@ class BlockingRaftClient:
     def __enter__(self) -> Self:
         if self._thread is not None:
             raise Closed("this client was opened before; make a new BlockingRaftClient")
+        self._process = Process()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pavane-raft-client", daemon=True)
         self._thread.start()
@@ -49,6 +51,9 @@ class BlockingRaftClient:
     ) -> None:
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
+            return
+        if not self._process.is_this:
+            self._loop = None  # of the process that opened it, where the thread goes on
             return
         self.run(self.asynchronous.__aexit__(kind, error, traceback))
         self.run(loop.shutdown_asyncgens())
@@ -65,6 +70,9 @@ class BlockingRaftClient:
             coroutine.close()
             state = "not open; use it inside" if self._thread is None else "closed; make a new one by"
             raise Closed(f"the client is {state} `with BlockingRaftClient(…)`")
+        if not self._process.is_this:
+            coroutine.close()
+            raise Closed("the client was opened before this process was forked; open one in each process")
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
     def update(self, data: bytes, *, reqid: bytes | None = None, timeout_s: float = 30.0) -> int:
@@ -105,7 +113,7 @@ class BlockingRaftClient:
                 except StopAsyncIteration:
                     return
         finally:
-            if self._loop is not None:
+            if self._loop is not None and self._process.is_this:
                 self.run(items.aclose())
 
 

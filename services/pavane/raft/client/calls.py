@@ -9,7 +9,17 @@ from collections import deque
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeAlias, TypeVar
 
-from pavane.raft.errors import Code, Compacted, Expired, Overloaded, RaftError, Refused, Unreachable, Unsupported
+from pavane.raft.errors import (
+    Code,
+    Compacted,
+    Expired,
+    Overloaded,
+    RaftError,
+    Refused,
+    ReqidTaken,
+    Unreachable,
+    Unsupported,
+)
 from pavane.raft.wire import (
     ClientDispatch,
     ConfigStatus,
@@ -20,6 +30,8 @@ from pavane.raft.wire import (
     Frame,
     Frames,
     PeerList,
+    PvHello,
+    PvHelloReply,
     PvReply,
     PvStatus,
     PvTransfer,
@@ -46,6 +58,7 @@ from pavane.raft.wire import (
 CONFIG_BUSY_S = 1.0  # before a configuration change is asked for again while another one is under way
 BEHIND_REPEATS = 1  # a leader behind our last entry is asked once more, in case it is catching up (1.2 D17)
 BEHIND_REPEAT_S = 0.5
+HELLO_VERSION = 1
 
 _CODE_NAMES = {code.value: code.name for code in Code}
 
@@ -156,6 +169,8 @@ class UpdateCall(Call[int]):
                 return Pending(repeat_after_s=value / 1000)
             case Code.EXPIRED:
                 return Failed(Expired(self.id, sent_before=self.sent_before))
+            case Code.ID_TAKEN:
+                return Failed(ReqidTaken(self.id, sent_before=self.sent_before))
             case _:
                 return Failed(_code_error(PvReply(code)))
 
@@ -274,6 +289,22 @@ class StatusCall(Call[dict[str, Value]]):
         if reply.code == Code.OK and isinstance(reply.value, dict):
             return Done(reply.value)
         return Failed(_code_error(reply))
+
+
+class ClockCall(Call[int]):
+    """``pv.hello``, asked of the leader for its clock: Unix milliseconds. Only servers of ours answer."""
+
+    def frames(self, ident: bytes) -> tuple[Frame, ...]:
+        """Return the request; its id, which nobody else has, is the nonce as well."""
+        return PvHello("", 0, self.id, {"v": HELLO_VERSION, "feat": 0}).encode(ident)
+
+    def judge(self, frames: Frames) -> Verdict[int]:
+        """Take the time of a server."""
+        reply = decode_reply(PvHelloReply, frames)
+        if isinstance(reply, Drop) or reply.nonce != self.id:
+            return None
+        now_ms = reply.info.get("now")
+        return Done(now_ms) if isinstance(now_ms, int) else None
 
 
 class DispatchCall(Call[tuple[Frame, ...]]):

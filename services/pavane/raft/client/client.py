@@ -1,19 +1,14 @@
 """``RaftClient``: the asyncio face of the client library (docs/specs/raft.md 11.1)."""
 
 import asyncio
-import os
 import random
-import secrets
-import socket
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import urlsplit
 
 from opentelemetry import trace
 from opentelemetry.semconv._incubating.attributes import rpc_attributes
@@ -24,6 +19,7 @@ from pavane.raft.client.calls import (
     BroadcastUrlCall,
     Call,
     ChangeMembersCall,
+    ClockCall,
     ConfigurationCall,
     DispatchCall,
     EntriesCall,
@@ -41,21 +37,21 @@ from pavane.raft.client.key_calls import Changes, CommandCall, KeepAliveCall, Ou
 from pavane.raft.client.keys import Keys
 from pavane.raft.client.procedure import Finished, Procedure
 from pavane.raft.client.race import first_answer
+from pavane.raft.client.request_ids import Clock, RequestIds
 from pavane.raft.client.snapshot_call import Snapshot, SnapshotCall
 from pavane.raft.client.subscription import Item, follow
 from pavane.raft.client.tree import TreeKeys
+from pavane.raft.client.urls import endpoint_of, is_literal, split_url
 from pavane.raft.curve import CurveKeys
-from pavane.raft.errors import Closed, TooLarge, UnderWay, Unreachable
+from pavane.raft.errors import Closed, Expired, RaftError, ReqidTaken, TooLarge, UnderWay, Unreachable
 from pavane.raft.machines import Command, Watch, encode_command
 from pavane.raft.machines.commands import ReadOp
 from pavane.raft.wire import (
     Frame,
     PeerList,
-    ReqidGenerator,
     RequestConfigReply,
     RequestLogInfoReply,
     Value,
-    machine_id,
 )
 from pavane.raft.wire.frames import ENTRY_DATA_BYTES, REQID_BYTES
 from pavane.raft.wire.pv import PREFIX
@@ -67,11 +63,9 @@ TIMEOUT_S_MAX = 7 * 3600.0  # beyond it the cluster would call the request id ex
 STALE_HEDGE_S = 0.3  # before the next peer is asked as well: one that is stopped takes connections and says nothing
 STALE_READ_S = 1.5  # for each peer that is asked; one that waits for a revision says so after a second
 READ_TIMEOUT_S = 30.0  # for requests that change nothing, and between two messages of a stream
-CALL_ID_MODULUS = 1 << 62  # client ids that are no request ids: numbers of 8 bytes, so never those of polls
-CALL_ID_BYTES = 8
 KIND_BYTES_MIN = 2  # a type of one byte is the protocol's own, today or tomorrow (1.2 D3)
-CLOCK_OFFSET_S_MIN = 1  # less is the way of the message, or the rounding of a second
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+CLOCK_S = 0.5  # for the leader to tell its time when it has refused an id; an original one says nothing
+NEW_IDS = 3  # tries with an id of our own while nothing was sent under it: another leader may have another clock
 
 REQID_ATTRIBUTE = "pavane.raft.reqid"
 INDEX_ATTRIBUTE = "pavane.raft.index"
@@ -120,6 +114,7 @@ class RaftClient:
         curve: CurveKeys | None = None,
         resolve: Resolve = names.resolve,
         tracer: trace.Tracer | None = None,
+        clock: Clock = time.time,
     ) -> None:
         if not peers:
             raise ValueError("a client needs the url of at least one peer")
@@ -133,11 +128,11 @@ class RaftClient:
         self._traced = tracer is not None
         self._tracer = tracer or trace.get_tracer("pavane.raft.client")
         timeout_s, grace_s = self._config.timeout_ms / 1000, self._config.grace_ms / 1000
-        rng = random.Random()  # noqa: S311 - nonces tell answers apart, guessing one gains nothing
+        rng = random.SystemRandom()  # what is made before a fork must not draw alike in every child
         hedge_after_s = self._config.hedge_after_ms / 1000 if self._config.hedge else None
         self._procedure = Procedure(peers, secret, timeout_s, grace_s, rng, hedge_after_s)
-        self._reqids = ReqidGenerator(_this_machine(), os.getpid(), secrets.randbits(24))
-        self._call_number = secrets.randbelow(CALL_ID_MODULUS)
+        self._clock = clock
+        self._unsent: set[bytes] = set()  # request ids of ours that nothing was sent under
         self._results: dict[bytes, asyncio.Future[Any]] = {}
         self._streams: dict[bytes, asyncio.Event] = {}
         self._lookups: dict[str, asyncio.Task[None]] = {}
@@ -145,7 +140,6 @@ class RaftClient:
         self._causes = Causes(encrypts=curve is not None)
         self._settling = False
         self._settle_planned = False
-        self._clock_offset_s = 0
         self._open: bool | None = None  # ``None`` before the first and only time
 
     async def __aenter__(self) -> Self:
@@ -153,6 +147,7 @@ class RaftClient:
             # What was under way would answer to another caller, and the loop may be another one.
             raise Closed("this client was opened before; make a new RaftClient")
         self._loop = asyncio.get_running_loop()
+        self._ids = RequestIds(self._clock)
         self._timer = CoreTimer(self._loop, self._on_timer)
         # Looked at once: it takes longer than any other step of an update.
         self._traced = self._traced or not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
@@ -165,6 +160,8 @@ class RaftClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._open = False
+        if not self._ids.process.is_this:
+            return  # sockets and loop are those of the process that opened it, and still in use there
         self._timer.cancel()
         lookups = tuple(self._lookups.values())
         for task in lookups:
@@ -180,7 +177,25 @@ class RaftClient:
 
     def new_reqid(self) -> bytes:
         """Return a fresh request id, for a caller that keeps it to repeat an update after a failure of its own."""
-        return self._reqids.next(int(time.time()) + self._clock_offset_s)
+        self._check_open()
+        return self._ids.reqid()
+
+    async def under_new_reqid(self, write: Callable[[bytes], Awaitable[Result]]) -> Result:
+        """Return what ``write(reqid)`` returns, which gives its id to one update or command and keeps it no longer.
+
+        Where the cluster refuses the id, which nothing was sent under before, ``write`` is called again with another.
+        """
+        for _ in range(NEW_IDS - 1):
+            reqid = self.new_reqid()
+            self._unsent.add(reqid)
+            try:
+                return await write(reqid)
+            except (Expired, ReqidTaken) as error:
+                if error.sent_before:
+                    raise
+            finally:
+                self._unsent.discard(reqid)
+        return await write(self.new_reqid())
 
     async def update(self, data: bytes, *, reqid: bytes | None = None, timeout_s: float = 30.0) -> int:
         """Append ``data`` (1 byte … 10 MiB) exactly once and return its index.
@@ -303,9 +318,12 @@ class RaftClient:
         ``Unreachable``; as with ``update`` the same ``reqid`` may be used again.
         """
         members: PeerList = tuple((peer, url) for peer, url in peers)
-        call = ChangeMembersCall(self._check_reqid(reqid), members, min(timeout_s, TIMEOUT_S_MAX))
-        call.repeats = reqid is not None
-        return await self._run(call)
+        if reqid is None:
+            return await self.under_new_reqid(lambda id_: self.change_members(peers, reqid=id_, timeout_s=timeout_s))
+        repeats = self._check_reqid(reqid)
+        call = ChangeMembersCall(reqid, members, min(timeout_s, TIMEOUT_S_MAX))
+        call.repeats = repeats
+        return await self._learning(self._run(call))
 
     async def transfer(self, to: str | None = None) -> str:
         """Hand leadership to the member with the id ``to``, by default the best; return the new leader's id."""
@@ -350,11 +368,16 @@ class RaftClient:
     ) -> Result:
         """Run a call that appends ``size`` bytes, within the window of those under way; its span says the index."""
         self._check_open()
-        repeats, reqid = reqid is not None, self._check_reqid(reqid)
+        if reqid is None:
+            end_s = self._loop.time() + timeout_s
+            return await self.under_new_reqid(
+                lambda id_: self._write(span_name, size, index_of, make, id_, end_s - self._loop.time())
+            )
+        repeats = self._check_reqid(reqid)
         timeout_s = min(timeout_s, TIMEOUT_S_MAX)
         if not self._traced:
             # A span that goes nowhere costs a third more.
-            return await self._write_within(size, make, reqid, timeout_s, repeats=repeats)
+            return await self._learning(self._write_within(size, make, reqid, timeout_s, repeats=repeats))
         with self._tracer.start_as_current_span(
             span_name,
             kind=SpanKind.CLIENT,
@@ -365,7 +388,7 @@ class RaftClient:
                 REQID_ATTRIBUTE: reqid.hex(),
             },
         ) as span:
-            result = await self._write_within(size, make, reqid, timeout_s, repeats=repeats)
+            result = await self._learning(self._write_within(size, make, reqid, timeout_s, repeats=repeats))
             span.set_attribute(INDEX_ATTRIBUTE, index_of(result))
         return result
 
@@ -387,13 +410,27 @@ class RaftClient:
         finally:
             self._window.leave(size)
 
-    def _check_reqid(self, reqid: bytes | None) -> bytes:
-        if reqid is None:
-            return self.new_reqid()
+    async def _learning(self, write: Awaitable[Result]) -> Result:
+        """Wait for ``write``; if its id is refused, see to it that the next ones are not."""
+        try:
+            return await write
+        except ReqidTaken:
+            self._ids.begin_anew()
+            raise
+        except Expired:
+            with suppress(RaftError):  # it is refused as well if nobody tells the time
+                self._ids.follow(await self._run(ClockCall(self._call_id(), CLOCK_S)))
+            raise
+
+    def _check_reqid(self, reqid: bytes) -> bool:
+        """Say whether something may have been sent under this id; raises ``ValueError``, ``UnderWay``."""
         if len(reqid) != REQID_BYTES:
             raise ValueError(f"a request id has {REQID_BYTES} bytes, not {len(reqid)}")
         self._check_free(reqid)
-        return reqid
+        if reqid not in self._unsent:
+            return True
+        self._unsent.remove(reqid)
+        return False
 
     def _check_free(self, call_id: bytes) -> None:
         """Raise ``UnderWay`` if a call has this id, also one that is answered but whose caller has not gone on yet."""
@@ -401,8 +438,8 @@ class RaftClient:
             raise UnderWay(call_id)
 
     def _call_id(self) -> bytes:
-        self._call_number = (self._call_number + 1) % CALL_ID_MODULUS
-        return self._call_number.to_bytes(CALL_ID_BYTES, "little")
+        self._check_open()
+        return self._ids.call_id()
 
     async def _run(self, call: Call[Result]) -> Result:
         result = self._start(call)
@@ -414,6 +451,8 @@ class RaftClient:
     def _check_open(self) -> None:
         if self._open is None:
             raise Closed("the client is not open; use it inside `async with RaftClient(…)`")
+        if not self._ids.process.is_this:
+            raise Closed("the client was opened before this process was forked; open one in each process")
         if not self._open:
             raise Closed("the client is closed; make a new one by `async with RaftClient(…)`")
 
@@ -467,7 +506,7 @@ class RaftClient:
             while True:
                 outputs = self._procedure.outputs()
                 if outputs.server_clock_ms is not None:
-                    self._set_clock(outputs.server_clock_ms)
+                    self._ids.follow(outputs.server_clock_ms)
                 if outputs.connect is not None:
                     self._links.keep(outputs.connect)
                 self._links.redial(outputs.redial)
@@ -485,11 +524,6 @@ class RaftClient:
             self._settling = False
         self._timer.arm(self._procedure.next_timer())
 
-    def _set_clock(self, server_ms: int) -> None:
-        """Follow the cluster's clock when ids are made: a clock that is off must not make them expired (11.3)."""
-        offset_s = round(server_ms / 1000 - time.time())
-        self._clock_offset_s = offset_s if abs(offset_s) > CLOCK_OFFSET_S_MIN else 0
-
     def _complete(self, finished: Finished) -> None:
         result = self._results.get(finished.call.id)
         if result is not None and not result.done():
@@ -502,7 +536,7 @@ class RaftClient:
 
     def _look_up(self, url: str) -> None:
         host, port = split_url(url)
-        if _is_literal(host):
+        if is_literal(host):
             self._procedure.resolved(url, (endpoint_of(host, port),), self._loop.time())
         elif url not in self._lookups:
             self._lookups[url] = self._loop.create_task(self._resolve_name(url, host, port))
@@ -561,38 +595,3 @@ class _KeySession:
 
     def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:
         return self._client._batches(WatchCall(self._client._call_id(), watch, READ_TIMEOUT_S))
-
-
-def split_url(url: str) -> tuple[str, int]:
-    """Return host and port of ``tcp://host:port``; raises ``ValueError`` that names the url otherwise."""
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError:  # beyond 65535, or no number
-        port = None
-    if parts.scheme != "tcp" or not parts.hostname or port is None or parts.path:
-        raise ValueError(f"{url!r} is no url of a peer; write tcp://host:port")
-    return parts.hostname, port
-
-
-def endpoint_of(address: str, port: int) -> str:
-    """Return the url of a literal address."""
-    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
-
-
-def _is_literal(host: str) -> bool:
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host)
-        except OSError:
-            continue
-        return True
-    return False
-
-
-def _this_machine() -> bytes:
-    try:
-        boot_id = BOOT_ID.read_text()
-    except OSError:
-        boot_id = ""  # not Linux, or hidden: the host name has to do
-    return machine_id(socket.gethostname(), boot_id)

@@ -12,6 +12,7 @@ from pavane.raft.errors import (
     Expired,
     RaftError,
     Refused,
+    ReqidTaken,
     ResultLost,
     Unreachable,
     Unsupported,
@@ -72,6 +73,8 @@ class KeyCall(Call[Outcome]):
                 return Pending(repeat_after_s=retry_after_ms / 1000)
             case Code.EXPIRED, _:
                 return Failed(Expired(self.id, sent_before=self.sent_before))
+            case Code.ID_TAKEN, _:
+                return Failed(ReqidTaken(self.id, sent_before=self.sent_before))
             case Code.OK, value:
                 return self._done(value)
             case code, [_, _, argument]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pavane.raft.client.calls import Call, Done, Elsewhere, Failed, Pending, UpdateCall, Verdict
+from pavane.raft.client.calls import HELLO_VERSION, Call, Done, Elsewhere, Failed, Pending, UpdateCall, Verdict
 from pavane.raft.errors import RaftError
 from pavane.raft.silence import LOOK_S, Silence
 from pavane.raft.wire import (
@@ -55,7 +55,6 @@ RESOLVE_AGAIN_S = 0.5  # a name without an address is asked for again: its pod m
 REDIRECTS_MAX = 4  # peers that name each other without any progress between; then a search decides
 POLL_ID_MODULUS = 1 << 32  # client ids of polls are numbers of up to four bytes (2.1)
 UPDATES_ID = b"updates"  # client id of every pv.update: the results name their updates, so one message can tell many
-HELLO_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pavane.raft.core.replication import Replication
 from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.state.configuration import Configuration, Members, Refusal, check_change, needs_resolving
-from pavane.raft.state.dedup import Freshness
+from pavane.raft.state.dedup import Freshness, id_clock
 from pavane.raft.state.quorum import has_majority
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import EntryType
@@ -25,6 +25,8 @@ SILENT_S = 2.0  # the same, while one of them has not answered at all: its machi
 ACCEPT_S = 0.2  # how often a waiting client is told that it has not been forgotten (1.2 D9)
 READY_S = 2.0  # how long leadership stays here while no member of Cnew has its connections: nothing waits for it
 ROUTES_PER_REQID = 4  # clients told of the end; the newest are kept
+ID_TAKEN = Refusal("Error", "this request id belongs to another change of the members: use a fresh one")
+MEMBER_FIELDS = 2  # of a member in a configuration: id and url
 WAITING_MAX = 64  # request ids with waiting clients: repetitions of changes that are not committed yet
 
 
@@ -84,9 +86,12 @@ class Membership:
             return
         index = node.dedup.index_of(reqid)
         if index is not None:
-            self._repeated(route, reqid, index)
+            self._repeated(route, reqid, index, message)
         elif self._held is not None and self._held.reqid == reqid:
-            _remember(self._held.routes, route)
+            if _names(message) == set(self._held.members):
+                _remember(self._held.routes, route)
+            else:
+                self._refuse(route, reqid, ID_TAKEN)
         elif not self._freshness.fresh(reqid, node.now.wall_s, node.dedup.floor):
             self._answer(route, reqid, ConfigStatus.EXPIRED)
         elif self._held is not None or self._busy():
@@ -132,10 +137,13 @@ class Membership:
         self._waiting.clear()
         self._succession = None
 
-    def _repeated(self, route: Route, reqid: bytes, index: int) -> None:
+    def _repeated(self, route: Route, reqid: bytes, index: int, message: ConfigUpdate) -> None:
         node = self._node
-        if node.configurations.states(index) is None:
+        stated = node.configurations.states(index)
+        if stated is None:
             self._refuse(route, reqid, Refusal("Error", "this request id belongs to an update"))
+        elif _names(message) != set(stated.new):
+            self._refuse(route, reqid, ID_TAKEN)
         elif node.commit >= index:
             self._answer(route, reqid, ConfigStatus.ACCEPTED, index)
         else:
@@ -333,7 +341,7 @@ class Membership:
         if not node.configurations.effective.transitional:
             return
         self._succession = None
-        second = max(node.now.wall_s, node.dedup.floor + 1)
+        second = id_clock(node.now.wall_s, node.dedup.floor)
         reqid = second.to_bytes(4, "big") + node.rng.randbytes(8)
         node.append_own(EntryType.CONFIG, Configuration(node.configurations.effective.new).encode(), reqid)
 
@@ -356,6 +364,12 @@ class Membership:
 
     def _answer(self, route: Route, reqid: bytes, status: ConfigStatus, argument: int | str | None = None) -> None:
         self._node.send(route, (reqid, *ConfigUpdateReply(status, argument).encode()))
+
+
+def _names(message: ConfigUpdate) -> set[object]:
+    """Return the members that a change asks for, as far as they are any: their order does not count (1.2 D10)."""
+    pairs = message.peers if isinstance(message.peers, list) else []
+    return {tuple(pair) if isinstance(pair, list) and len(pair) == MEMBER_FIELDS else None for pair in pairs}
 
 
 def _remember(routes: list[Route], route: Route) -> None:

@@ -52,7 +52,16 @@ from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.invariant import require
 from pavane.raft.state.log import Log
 from pavane.raft.state.roles import TRANSITIONS, Role
-from pavane.raft.wire.entry import ZERO_REQID, EntryType, encode_entry, entry_data, entry_reqid, entry_term, entry_type
+from pavane.raft.wire.entry import (
+    ZERO_REQID,
+    EntryType,
+    encode_entry,
+    entry_data,
+    entry_digest,
+    entry_reqid,
+    entry_term,
+    entry_type,
+)
 from pavane.raft.wire.frames import Frame, Frames
 from pavane.wire import Stage
 
@@ -138,8 +147,8 @@ class Node:
             self._begin_with(recovered.snapshot)
         if recovered.notes.get(NOTE_SURE) == self._bare_at:
             self._bare_at = 0
-        for index, reqid in self.log.reqids():
-            self.dedup.add(reqid, index)
+        for (index, reqid), digest in zip(self.log.reqids(), memoryview(recovered.digests).cast("Q"), strict=True):
+            self.dedup.add(reqid, index, digest)
         self.commit = min(recovered.commit, self.log.last)
         self.applied = 0
         self.applied_bytes = 0  # of entries applied since the start, for the question when to take a snapshot
@@ -280,7 +289,7 @@ class Node:
         configured = False
         for entry in entries:
             index += 1
-            self.dedup.add(entry_reqid(entry), index)
+            self.dedup.add(entry_reqid(entry), index, entry_digest(entry))
             if entry_type(entry) == EntryType.CONFIG:
                 configuration = Configuration.decode(entry_data(entry))
                 self.configurations.push(index, configuration)
@@ -462,7 +471,7 @@ class Node:
         if meta.configuration:
             configuration = Configuration.decode(meta.configuration)
             self.configurations.begin_with(snapshot.index, meta.configuration_index, configuration)
-        self.dedup.restore(meta.ids, meta.floor)
+        self.dedup.restore(meta.ids, meta.floor, meta.digests)
 
     def read(self, first: int, last: int, bytes_max: int, count_max: int) -> Sequence[Frame]:
         """Read entries as ``Log.read``; a damaged one halts the peer and reads as nothing (13.3)."""

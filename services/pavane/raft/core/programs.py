@@ -9,6 +9,7 @@ from pavane.raft.core.outputs import Channel, KindChanged, PeerChannel, Route
 from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.errors import DropReason
 from pavane.raft.state.configuration import Members
+from pavane.raft.state.dedup import id_clock
 from pavane.raft.state.quorum import has_majority
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import NONCE_BYTES, Frame
@@ -143,7 +144,7 @@ class Programs:
             "term": node.term,
             "machine": node.config.machine,
             "level": LEVEL,
-            "now": node.now.wall_s * 1000,
+            "now": id_clock(node.now.wall_s, node.dedup.floor) * 1000,
         }
         if node.role == Role.FOLLOWER and node.configurations.effective.transitional and self._reaches_majorities():
             info["ready"] = node.configurations.index

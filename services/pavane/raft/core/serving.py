@@ -13,7 +13,7 @@ from pavane.raft.errors import Code, DropReason
 from pavane.raft.machines import KeyValue
 from pavane.raft.state.dedup import Freshness
 from pavane.raft.state.roles import Role
-from pavane.raft.wire.entry import EntryType
+from pavane.raft.wire.entry import EntryType, command_digest
 from pavane.raft.wire.frames import ENTRY_DATA_BYTES, Frame, encode_uint
 from pavane.raft.wire.msgpack import encode_pv
 from pavane.raft.wire.pv import PvReply
@@ -123,6 +123,9 @@ class Serving:
         if node.role != Role.LEADER:
             self._refuse(requester, reqid, "not_leader")
             return
+        if self._is_taken(reqid, data, kind):
+            self._refuse(requester, reqid, "taken")
+            return
         pending = self._pending.get(reqid)
         if pending is not None:
             self._join(pending, requester)
@@ -134,6 +137,14 @@ class Serving:
             self._refuse(requester, reqid, "expired")
         else:
             self._admit(_Pending(reqid, [requester], node.now.mono, len(data), kind=kind), data)
+
+    def _is_taken(self, reqid: bytes, data: Frame, kind: EntryType) -> bool:
+        """Whether another command came with this id: who holds a copy of another's memory makes equal ids."""
+        known = self._node.dedup.find(reqid)
+        if known is not None:
+            return known[1] not in (0, command_digest(kind, data))
+        pending = self._pending.get(reqid)
+        return pending is not None and not pending.index and (pending.kind != kind or pending.data != data)
 
     def _repeat(self, requester: Requester, reqid: bytes, index: int) -> None:
         """The log has it already: perhaps from an earlier leader, perhaps not applied yet."""
@@ -339,16 +350,20 @@ class Serving:
         if isinstance(requester, int):
             node.event(ProposalDone(requester, None))
         elif isinstance(requester, BatchCaller):
-            self._gather(requester, reqid, Code.EXPIRED if result == "expired" else Code.NOT_LEADER)
+            self._gather(requester, reqid, _REFUSALS[result])
         elif isinstance(requester, CommandCaller):
-            expired = result == "expired"
-            reply = PvReply(Code.EXPIRED) if expired else PvReply(Code.NOT_LEADER, leader or node.leader)
+            code = _REFUSALS[result]
+            reply = PvReply(code, leader or node.leader) if code == Code.NOT_LEADER else PvReply(code)
             node.send(requester.route, (reqid, *reply.encode()))
-        elif result == "expired":
+        elif result != "not_leader":
+            # The document knows no other refusal for an id that cannot be used.
             node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.EXPIRED).encode()))
         else:
             leader = leader if leader is not None else node.leader
             node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.NOT_LEADER, leader=leader).encode()))
+
+
+_REFUSALS = {"not_leader": Code.NOT_LEADER, "expired": Code.EXPIRED, "taken": Code.ID_TAKEN}
 
 
 def _method(requester: Requester) -> str:

@@ -11,9 +11,9 @@ from pavane.raft.state.commands import Compact, SnapshotSave
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.dedup import DedupTable
 from pavane.raft.storage import StoreError
-from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_term, entry_type
+from pavane.raft.wire.entry import EntryType, entry_data, entry_digest, entry_reqid, entry_term, entry_type
 from pavane.raft.wire.frames import Frame
-from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta
+from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta, join_groups
 
 
 def compact(path: Path, index: int | None = None, data: Frame | None = None, progress: Progress = no_progress) -> int:
@@ -76,18 +76,19 @@ def _replay(stored: StoredLog, machine: StateMachine, index: int, progress: Prog
     if stored.recovered.snapshot is not None:
         covered, before = stored.recovered.snapshot.index, stored.recovered.snapshot.meta
         stated, configuration, bare = before.configuration_index, before.configuration, before.bare
-        table.restore(before.ids, before.floor)
+        table.restore(before.ids, before.floor, before.digests)
         head = SnapshotHead.decode(stored.snapshot_file())
         machine.restore(pieces_of(stored.snapshot_file()[head.data_offset :][: head.data_bytes]), covered)
     for at, entry in counted(stored, progress, covered + 1):
         if at > index:
             break
         term = entry_term(entry)
-        table.add(entry_reqid(entry), at)
+        table.add(entry_reqid(entry), at, entry_digest(entry))
         if entry_type(entry) == EntryType.STATE:
             machine.apply(at, entry_reqid(entry), entry_data(entry))
         elif entry_type(entry) == EntryType.CONFIG:
             stated, configuration, bare = at, bytes(entry_data(entry)), False
             machine.configuration(at, Configuration.decode(configuration))
-    ids = b"".join(table.freeze(index))
-    return SnapshotMeta(configuration, stated, machine.name, machine.level, table.floor, ids, bare), term
+    ids, digests = join_groups(table.freeze(index))
+    meta = SnapshotMeta(configuration, stated, machine.name, machine.level, table.floor, ids, bare, digests)
+    return meta, term

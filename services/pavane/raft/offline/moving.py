@@ -25,8 +25,8 @@ from pavane.raft.state.dedup import DedupTable
 from pavane.raft.storage import Identity, StoreError
 from pavane.raft.storage.js_files import JsSnapshot
 from pavane.raft.storage.recovery import NOTE_COMMIT
-from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_term, entry_type
-from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta
+from pavane.raft.wire.entry import EntryType, entry_data, entry_digest, entry_reqid, entry_term, entry_type
+from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta, join_groups
 from pavane.wire import RemoteProtocolError
 
 LEVEL = 1  # of a snapshot whose program knew no levels
@@ -173,7 +173,7 @@ def _meta(folder: JsFolder, machine: str, now_s: int) -> SnapshotMeta:
     table, known = DedupTable(), 0
     covered = Checked(folder.covered_entries(), 0)
     for index, entry in covered:
-        table.add(entry_reqid(entry), index)
+        table.add(entry_reqid(entry), index, entry_digest(entry))
         known += 1
     if known < snapshot.index:
         table.refuse_up_to(now_s - FORGOTTEN_S)
@@ -183,7 +183,8 @@ def _meta(folder: JsFolder, machine: str, now_s: int) -> SnapshotMeta:
         configuration = stated.encode()
     elif state.configuration is not None and (state.configuration_index or 0) <= snapshot.index:
         index, configuration = state.configuration_index or 0, state.configuration.encode()
-    return SnapshotMeta(configuration, index, machine, LEVEL, table.floor, b"".join(table.freeze(snapshot.index)))
+    ids, digests = join_groups(table.freeze(snapshot.index))
+    return SnapshotMeta(configuration, index, machine, LEVEL, table.floor, ids, digests=digests)
 
 
 def _vote(stored: StoredLog) -> str | None:

@@ -127,11 +127,11 @@ class Recovered:
     """The state of the store at start.
 
     ``term_runs`` holds (first index, term) per run of equal terms, ascending; ``reqids`` the 12-byte ids of the entries
-    ``first_index … last_index`` back to back; ``configurations`` (index, data) of every CONFIG entry, ascending.
-    ``snapshot`` is the newest good one; the log begins at most one behind it. A log without entries has
-    ``last_index`` = ``first_index`` - 1. ``corrupt`` is true when entries at or below the synced
-    mark were set aside: the peer starts Recovering. ``commit`` is the last commit index that a note names, at most
-    ``last_index`` and at least the snapshot's index.
+    ``first_index … last_index`` back to back, ``digests`` those of their commands (10.3), as ``array("Q")`` has them;
+    ``configurations`` (index, data) of every CONFIG entry, ascending. ``snapshot`` is the newest good one; the log
+    begins at most one behind it. A log without entries has ``last_index`` = ``first_index`` - 1. ``corrupt`` is true
+    when entries at or below the synced mark were set aside: the peer starts Recovering. ``commit`` is the last commit
+    index that a note names, at most ``last_index`` and at least the snapshot's index.
     """
 
     term: int = 0
@@ -141,6 +141,7 @@ class Recovered:
     last_index: int = 0
     term_runs: tuple[tuple[int, int], ...] = ()
     reqids: bytes = b""
+    digests: bytes = b""
     configurations: tuple[tuple[int, bytes], ...] = ()
     commit: int = 0
     notes: Mapping[str, int | str | bytes] = field(default_factory=dict)

@@ -4,37 +4,44 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from operator import itemgetter
+from typing import TypeAlias
 
 from pavane.raft.wire.entry import ZERO_REQID
 from pavane.raft.wire.reqid import reqid_second
-from pavane.raft.wire.snapshot import ID_BYTES, decode_groups, encode_group
+from pavane.raft.wire.snapshot import ID_BYTES, IdGroup, decode_digests, decode_groups, encode_group
 
-DEDUP_IDS_MAX = 1_000_000  # about 20 MB of table; the retry window shrinks to this many updates
+DEDUP_IDS_MAX = 1_000_000  # about 28 MB of table; the retry window shrinks to this many updates
 YOUNG_S = 5  # ids of the last seconds still come in by the thousand; older seconds are packed
 LATE_MAX = 1024  # late ids of a packed second are merged into it when there are so many
 _SECOND_BYTES = 4
 
 
-class _Second:
-    """The ids of one second: 16 bytes each once packed, a dict for those that came since."""
+Known: TypeAlias = tuple[int, int]
+"""Index of the entry with an id, and the digest of its command; 0 where that is not known."""
 
-    __slots__ = ("indices", "keys", "recent")
+
+class _Second:
+    """The ids of one second: 24 bytes each once packed, a dict for those that came since."""
+
+    __slots__ = ("digests", "indices", "keys", "recent")
 
     def __init__(self) -> None:
-        self.recent: dict[int, int] = {}
+        self.recent: dict[int, Known] = {}
         self.keys = array("Q")  # ascending
         self.indices = array("Q")
+        self.digests = array("Q")
 
     def __len__(self) -> int:
         return len(self.recent) + len(self.keys)
 
-    def get(self, key: int) -> int | None:
-        index = self.recent.get(key)
-        if index is None and self.keys:
+    def get(self, key: int) -> Known | None:
+        known = self.recent.get(key)
+        if known is None and self.keys:
             at = bisect_left(self.keys, key)
             if at < len(self.keys) and self.keys[at] == key:
-                return self.indices[at]
-        return index
+                return self.indices[at], self.digests[at]
+        return known
 
     def remove(self, key: int) -> bool:
         if self.recent.pop(key, None) is not None:
@@ -42,7 +49,7 @@ class _Second:
         at = bisect_left(self.keys, key)
         if at == len(self.keys) or self.keys[at] != key:
             return False
-        del self.keys[at], self.indices[at]
+        del self.keys[at], self.indices[at], self.digests[at]
         return True
 
     def pack(self) -> None:
@@ -50,33 +57,41 @@ class _Second:
             return
         if not self.keys:
             ascending = sorted(self.recent)
+            known = [self.recent[key] for key in ascending]
             self.keys = array("Q", ascending)
-            self.indices = array("Q", map(self.recent.__getitem__, ascending))
+            self.indices = array("Q", map(itemgetter(0), known))
+            self.digests = array("Q", map(itemgetter(1), known))
             self.recent = {}
             return
-        merged = sorted([*zip(self.keys, self.indices, strict=True), *self.recent.items()])
-        self.keys = array("Q", (key for key, _ in merged))
-        self.indices = array("Q", (index for _, index in merged))
+        packed = zip(self.keys, self.indices, self.digests, strict=True)
+        merged = sorted([*packed, *((key, *known) for key, known in self.recent.items())])
+        self.keys = array("Q", (key for key, _, _ in merged))
+        self.indices = array("Q", (index for _, index, _ in merged))
+        self.digests = array("Q", (digest for _, _, digest in merged))
         self.recent = {}
 
-    def encode(self, last: int) -> bytes:
-        """Return the ids of entries up to index ``last``, ascending, as ``encode_group`` takes them.
+    def encode(self, last: int) -> tuple[bytes, bytes]:
+        """Return the ids of entries up to index ``last``, ascending, as ``encode_group`` takes them, and their digests.
 
         A snapshot holds a million of them while updates wait, so this works on whole arrays.
         """
         self.pack()
-        keys, indices = self.keys[:], self.indices[:]
+        keys, indices, digests = self.keys[:], self.indices[:], self.digests[:]
         if indices and max(indices) > last:
-            kept = [(key, index) for key, index in zip(keys, indices, strict=True) if index <= last]
-            keys, indices = array("Q", (key for key, _ in kept)), array("Q", (index for _, index in kept))
-        (keys if sys.byteorder == "little" else indices).byteswap()  # keys are big-endian, indices little-endian
+            kept = [at for at, index in enumerate(indices) if index <= last]
+            keys, indices, digests = (array("Q", map(each.__getitem__, kept)) for each in (keys, indices, digests))
+        if sys.byteorder == "little":
+            keys.byteswap()  # keys are big-endian, the others little-endian
+        else:
+            indices.byteswap()
+            digests.byteswap()
         pairs = array("Q", bytes(2 * keys.itemsize * len(keys)))
         pairs[0::2], pairs[1::2] = keys, indices
-        return pairs.tobytes()
+        return pairs.tobytes(), digests.tobytes()
 
 
 class DedupTable:
-    """Maps every non-zero request id of the log to its index, grouped by the second in the id.
+    """Maps every non-zero request id of the log to its index and the digest of its command, by the second in the id.
 
     ``floor`` is the greatest second that was forgotten; an id at or below it is refused, so an id is either known or
     refused, whatever the clock says (X1–X4).
@@ -100,11 +115,19 @@ class DedupTable:
 
     def index_of(self, reqid: bytes) -> int | None:
         """Return the index of the entry with this id, ``None`` if the table does not hold it."""
+        known = self.find(reqid)
+        return known[0] if known is not None else None
+
+    def find(self, reqid: bytes) -> Known | None:
+        """Return what is known of the entry with this id, ``None`` if the table does not hold it."""
         ids = self._seconds.get(reqid_second(reqid))
         return ids.get(_key(reqid)) if ids is not None else None
 
-    def add(self, reqid: bytes, index: int) -> None:
-        """Remember an appended entry. Forgets the smallest second when the table is full, even a fresh one."""
+    def add(self, reqid: bytes, index: int, digest: int = 0) -> None:
+        """Remember an appended entry. Forgets the smallest second when the table is full, even a fresh one.
+
+        ``digest`` is that of its command (``command_digest``), 0 if nobody knows.
+        """
         second = reqid_second(reqid)
         if reqid == ZERO_REQID or second <= self.floor:
             return
@@ -114,7 +137,7 @@ class DedupTable:
             self._count += 1
         elif key not in ids.recent:
             ids.remove(key)
-        ids.recent[key] = index
+        ids.recent[key] = index, digest
         if second not in self._young and len(ids.recent) >= LATE_MAX:
             ids.pack()
         while self._count > self._ids_max:
@@ -137,7 +160,7 @@ class DedupTable:
                 break
             self._forget(known)
 
-    def freeze(self, index: int) -> Iterator[bytes]:
+    def freeze(self, index: int) -> Iterator[IdGroup]:
         """Yield the ids of entries up to ``index``, second by second, as a snapshot's meta part has them (9.2).
 
         The table may change meanwhile: whatever is forgotten raises ``floor``, which has to be read at the end.
@@ -146,19 +169,27 @@ class DedupTable:
             ids = self._seconds.get(second)
             if ids is None:
                 continue
-            group = ids.encode(index)
+            group, digests = ids.encode(index)
             if group:
-                yield encode_group(second, group)
+                yield IdGroup(encode_group(second, group), digests)
 
-    def restore(self, ids: bytes, floor: int) -> None:
-        """Take in what ``freeze`` wrote, beside the ids that are here already; ``floor`` may only rise."""
+    def restore(self, ids: bytes, floor: int, digests: bytes = b"") -> None:
+        """Take in what ``freeze`` wrote, beside the ids that are here already; ``floor`` may only rise.
+
+        Without ``digests``, which a program of an older version does not write, no repetition is compared.
+        """
+        done = 0
         for second, group in decode_groups(ids):
+            count = len(group) // ID_BYTES
+            known = decode_digests(digests, done, count)
+            done += count
             if second <= self.floor:
                 continue
             prefix = second.to_bytes(_SECOND_BYTES, "big")
-            for at in range(0, len(group), ID_BYTES):
+            for number, at in enumerate(range(0, len(group), ID_BYTES)):
                 middle = at + ID_BYTES // 2
-                self.add(prefix + group[at:middle], int.from_bytes(group[middle : at + ID_BYTES], "little"))
+                index = int.from_bytes(group[middle : at + ID_BYTES], "little")
+                self.add(prefix + group[at:middle], index, known[number])
         self.refuse_up_to(floor)
 
     def refuse_up_to(self, floor: int) -> None:
@@ -201,4 +232,14 @@ class Freshness:
     def fresh(self, reqid: bytes, wall_s: int, floor: int) -> bool:
         """Judge ``reqid`` by the clock and by the floor of the table."""
         second = reqid_second(reqid)
-        return second > floor and wall_s - (self.ttl_s - self.margin_s) <= second <= wall_s + self.margin_s
+        newest = id_clock(wall_s, floor) + self.margin_s
+        return second > floor and wall_s - (self.ttl_s - self.margin_s) <= second <= newest
+
+
+def id_clock(wall_s: int, floor: int) -> int:
+    """Return the second by which clients shall make their ids.
+
+    A clock that was hours ahead for a moment has left its floor there: without this no id were good until the clock
+    gets there again.
+    """
+    return max(wall_s, floor + 1)

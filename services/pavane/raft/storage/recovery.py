@@ -21,7 +21,15 @@ from pavane.raft.storage.records import (
     encode_snapshot,
     encode_token,
 )
-from pavane.raft.wire.entry import BLOB_LENGTH_BYTES, EntryType, entry_data, entry_reqid, entry_term, entry_type
+from pavane.raft.wire.entry import (
+    BLOB_LENGTH_BYTES,
+    EntryType,
+    entry_data,
+    entry_digest,
+    entry_reqid,
+    entry_term,
+    entry_type,
+)
 from pavane.raft.wire.frames import REQID_BYTES
 from pavane.wal import NewRecord, Record
 
@@ -59,6 +67,7 @@ class Replay:
         self.positions = array("Q")
         self.offsets = array("I")
         self.reqids = bytearray()
+        self.digests = array("Q")
         self.term_runs: list[tuple[int, int]] = []
         self.configurations: list[tuple[int, bytes]] = []
         self.gap = False
@@ -115,6 +124,7 @@ class Replay:
             self.offsets.append(offset)
             offset += BLOB_LENGTH_BYTES + len(entry)
             self.reqids += entry_reqid(entry)
+            self.digests.append(entry_digest(entry))
             term = entry_term(entry)
             if not self.term_runs or self.term_runs[-1][1] != term:
                 self.term_runs.append((index, term))
@@ -152,6 +162,7 @@ class Replay:
         del self.positions[kept:]
         del self.offsets[kept:]
         del self.reqids[kept * REQID_BYTES :]
+        del self.digests[kept:]
         while self.term_runs and self.term_runs[-1][0] > after:
             self.term_runs.pop()
         while self.configurations and self.configurations[-1][0] > after:
@@ -170,6 +181,7 @@ class Replay:
             last_index=self.last_index,
             term_runs=tuple(self.term_runs),
             reqids=bytes(self.reqids),
+            digests=self.digests.tobytes(),
             configurations=tuple(self.configurations),
             commit=max(commit, 0 if self.snapshot is None else self.snapshot.index),
             notes=dict(facts.notes),

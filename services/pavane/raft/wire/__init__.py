@@ -20,12 +20,14 @@ from pavane.raft.wire.entry import (
     LogEntry,
     PeerList,
     bootstrap_entry,
+    command_digest,
     decode_blob,
     decode_configuration,
     encode_blob,
     encode_configuration,
     encode_entry,
     entry_data,
+    entry_digest,
     entry_reqid,
     entry_term,
     entry_type,
@@ -70,7 +72,7 @@ from pavane.raft.wire.replies import (
     SnapshotPart,
     UpdateStatus,
 )
-from pavane.raft.wire.reqid import ReqidGenerator, machine_id, reqid_second, rollout_reqid
+from pavane.raft.wire.reqid import ReqidGenerator, machine_id, reqid_second, rollout_reqid, seed
 from pavane.raft.wire.requests import (
     AppendEntries,
     ClientDispatch,
@@ -149,6 +151,7 @@ __all__ = [
     "UpdateStatus",
     "Value",
     "bootstrap_entry",
+    "command_digest",
     "decode",
     "decode_blob",
     "decode_broadcast",
@@ -163,6 +166,7 @@ __all__ = [
     "encode_pv",
     "encode_uint",
     "entry_data",
+    "entry_digest",
     "entry_reqid",
     "entry_term",
     "entry_type",
@@ -170,4 +174,5 @@ __all__ = [
     "next_message_id",
     "reqid_second",
     "rollout_reqid",
+    "seed",
 ]

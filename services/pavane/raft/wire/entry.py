@@ -6,6 +6,7 @@ The log keeps entries in their encoded form; the ``entry_…`` functions read on
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from hashlib import blake2b
 from typing import TypeAlias
 
 from pavane.raft.errors import DropReason
@@ -22,6 +23,7 @@ ENTRY_BYTES_MAX = ENTRY_HEADER_BYTES + ENTRY_DATA_BYTES
 ZERO_REQID = bytes(REQID_BYTES)
 CHECKPOINT_DATA = b"\xc0"
 BLOB_LENGTH_BYTES = 4
+COMMAND_DIGEST_BYTES = 8  # two commands agree by chance once in 10¹⁹
 
 _TYPE_OFFSET = REQID_BYTES
 _TERM_OFFSET = REQID_BYTES + 1
@@ -98,6 +100,17 @@ def entry_term(entry: Frame) -> int:
 def entry_data(entry: Frame) -> memoryview:
     """Return the data as a view of ``entry``."""
     return memoryview(entry)[ENTRY_HEADER_BYTES:]
+
+
+def command_digest(entry_type: int, data: Frame) -> int:
+    """Return a number by which commands are told apart that came with one request id (10.3), never 0."""
+    digest = blake2b(data, digest_size=COMMAND_DIGEST_BYTES).digest()
+    return (int.from_bytes(digest, "little") ^ entry_type) or 1
+
+
+def entry_digest(entry: Frame) -> int:
+    """Return the digest of the command in an entry."""
+    return command_digest(entry[_TYPE_OFFSET], entry_data(entry))
 
 
 def encode_blob(entries: Iterable[Frame]) -> bytes:

@@ -2,10 +2,12 @@
 
 import struct
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
-from pavane.raft.wire.entry import decode_configuration
+from pavane.raft.wire.entry import COMMAND_DIGEST_BYTES, decode_configuration
 from pavane.raft.wire.frames import UINT_MAX, Frame
 from pavane.raft.wire.msgpack import Value, decode, encode_pv
 from pavane.wire import RemoteProtocolError
@@ -71,9 +73,10 @@ class SnapshotMeta:
 
     ``configuration`` is the data of the CONFIG entry in force at the snapshot's index, which was at
     ``configuration_index`` (0: no entry stated it). ``ids`` are the request ids at or below the snapshot's index, in
-    groups of u32 second · u32 n · n × (last 8 bytes of the id · u64 index), little-endian but for the id;
-    ``floor`` is the greatest second that is forgotten (10.3). ``bare`` says that no leader told the configuration: it
-    is the one that was in force where the snapshot came as data alone (9.4, 5).
+    groups of u32 second · u32 n · n × (last 8 bytes of the id · u64 index), little-endian but for the id; ``digests``
+    has a u64 for each of them in this order, what ``command_digest`` makes of its command, 0 where that is not known,
+    or is empty; ``floor`` is the greatest second that is forgotten (10.3). ``bare`` says that no leader told the
+    configuration: it is the one that was in force where the snapshot came as data alone (9.4, 5).
     """
 
     configuration: bytes
@@ -83,6 +86,7 @@ class SnapshotMeta:
     floor: int
     ids: bytes
     bare: bool = False
+    digests: bytes = b""
 
     def encode(self) -> bytes:
         """Return the meta part of the file."""
@@ -94,7 +98,11 @@ class SnapshotMeta:
             "floor": self.floor,
             "ids": self.ids,
         }
-        return encode_pv(meta | {"bare": True} if self.bare else meta)
+        if self.digests:
+            meta["digests"] = self.digests
+        if self.bare:
+            meta["bare"] = True
+        return encode_pv(meta)
 
     @classmethod
     def decode(cls, data: Frame) -> "SnapshotMeta":
@@ -112,8 +120,11 @@ class SnapshotMeta:
                 }:
                     if configuration:
                         decode_configuration(configuration)
-                    _check_groups(ids)
-                    return cls(configuration, index, machine, level, floor, ids, others.get("bare") is True)
+                    count, digests = _check_groups(ids), others.get("digests", b"")
+                    if not isinstance(digests, bytes) or len(digests) not in (0, count * COMMAND_DIGEST_BYTES):
+                        raise BadSnapshotFile("its digests are not those of its request ids")
+                    bare = others.get("bare") is True
+                    return cls(configuration, index, machine, level, floor, ids, bare, digests)
         except RemoteProtocolError as error:
             raise BadSnapshotFile("its meta part does not decode") from error
         raise BadSnapshotFile("its meta part is no map of the right fields")
@@ -121,6 +132,19 @@ class SnapshotMeta:
 
 _GROUP = struct.Struct("<II")
 ID_BYTES = 16  # of one id in a group: its last 8 bytes and the index
+
+
+class IdGroup(NamedTuple):
+    """The ids of one second as ``encode_group`` makes them, and a digest for each of them."""
+
+    ids: bytes
+    digests: bytes
+
+
+def join_groups(groups: Iterable[IdGroup]) -> tuple[bytes, bytes]:
+    """Return ``ids`` and ``digests`` of a meta part."""
+    taken = tuple(groups)
+    return b"".join(group.ids for group in taken), b"".join(group.digests for group in taken)
 
 
 def encode_group(second: int, ids: bytes) -> bytes:
@@ -141,15 +165,25 @@ def decode_groups(ids: Frame) -> list[tuple[int, memoryview]]:
     return groups
 
 
-def _check_groups(ids: Frame) -> None:
-    offset = 0
+def decode_digests(digests: Frame, first: int, count: int) -> Sequence[int]:
+    """Return ``count`` of the digests from number ``first`` on; zeros where there are none."""
+    if not digests:
+        return [0] * count
+    return struct.unpack_from(f"<{count}Q", digests, first * COMMAND_DIGEST_BYTES)
+
+
+def _check_groups(ids: Frame) -> int:
+    """Return the number of ids."""
+    offset = total = 0
     while offset < len(ids):
         if offset + _GROUP.size > len(ids):
             raise BadSnapshotFile("its request ids are cut off")
         _, count = _GROUP.unpack_from(ids, offset)
         offset += _GROUP.size + count * ID_BYTES
+        total += count
     if offset != len(ids):
         raise BadSnapshotFile("its request ids are cut off")
+    return total
 
 
 class SnapshotScan:
