@@ -25,6 +25,7 @@ from weakref import WeakSet
 
 from opentelemetry.trace import get_current_span
 
+from pavane.runtime.forks import Process
 from pavane.swim.aio import Adapter
 from pavane.swim.config import SEEDS_MAX, Authorize, Config, Profile, split_seed
 from pavane.swim.core.core import Core
@@ -81,6 +82,7 @@ class SwimMember:
         self._data = data
         self._store: GenerationStore | None = None
         self._adapter: Adapter | None = None
+        self._process = Process()
         self._task: asyncio.Task[None] | None = None
         self._readers: WeakSet[_Reader] = WeakSet()  # who no longer reads is forgotten
         self._own_changed = asyncio.Event()
@@ -107,6 +109,7 @@ class SwimMember:
             self._close_store()
             raise
         self._adapter = adapter
+        self._process = Process()
         self._task = asyncio.create_task(self._keep_house(adapter), name="swim member")
         self._task.add_done_callback(self._house_left)
         return self
@@ -149,6 +152,8 @@ class SwimMember:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop without a word; to leave the group in order call ``leave`` before."""
+        if not self._process.is_this:
+            return  # socket and tasks are those of the process that opened it, and still in use there
         try:
             if self._task is not None:
                 self._task.cancel()
@@ -391,6 +396,8 @@ class SwimMember:
     def _core(self) -> Adapter:
         if self._adapter is None:
             raise SwimError("the member is not open; use it in an `async with` statement")
+        if not self._process.is_this:
+            raise SwimError("the member was opened before this process was forked; open one in each process")
         return self._adapter
 
     def _happened(self, event: Event) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import os
 import socket
 from collections.abc import AsyncIterator
 from functools import partial
@@ -509,3 +510,29 @@ async def test_what_the_system_does_not_take_is_not_piled_up(group: Group) -> No
         member._core._send(Send(member.bound, b"?"))
         errors.append(member.send_errors - before)
     assert errors == [1, 0]
+
+
+async def test_a_member_is_refused_in_a_child_of_its_process_and_stays_in_its_group() -> None:
+    async with SwimMember(Config(profile=FAST), ("127.0.0.1", 0)) as first:
+        seed = f"127.0.0.1:{first.bound.port}"
+        async with SwimMember(Config(profile=FAST), ("127.0.0.1", 0), [seed]) as second:
+            await second.joined()
+            reader, writer = os.pipe()
+            child = os.fork()
+            if not child:
+                try:
+                    told = "not refused"
+                    try:
+                        asyncio.run(second.leave())
+                    except SwimError as error:
+                        told = str(error)
+                    asyncio.run(second.__aexit__(None, None, None))
+                    os.write(writer, told.encode())
+                finally:
+                    os._exit(0)
+            os.close(writer)
+            told = await asyncio.to_thread(lambda: os.read(reader, 1000).decode())
+            os.close(reader)
+            await asyncio.to_thread(os.waitpid, child, 0)
+            assert "forked" in told
+            assert await second.ping(first.info.id) is not None

@@ -173,8 +173,11 @@ class Connection(asyncio.Protocol):
                     for wait in waits:
                         wait.cancel()
             items = tuple(log.records[txid : txid + min(100, self.credit[request.reqid])])
-            if request.flags & m.FLAG_NO_PAYLOAD:
-                items = tuple(m.FeedItem(item.reqid, item.header, None) for item in items)
+            longest = -2 if request.flags & m.FLAG_NO_PAYLOAD else request.inline_bytes_max
+            items = tuple(
+                item if longest == -1 or len(item.data or b"") <= longest else item._replace(data=None)
+                for item in items
+            )
             self.credit[request.reqid] -= len(items)
             self.send(m.FeedBatch(request.reqid, txid, log.hwm, self.credit[request.reqid], 1 << 20, 0, items))
             txid += len(items)

@@ -1,10 +1,12 @@
 """The client library against servers that do what a test says; against real ones see test_waltz_cluster.py."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -168,6 +170,53 @@ async def test_an_owner_that_is_stopped_is_left_for_the_next(cluster: Cluster) -
         cluster.move(0, 1)
         assert await append == 1
         assert await log.hwm(0) == 1
+
+
+@pytest.mark.parametrize("other", [{"data": b"of the copy"}, {"header": 7}, {"data": b"too long to be looked at"}])
+async def test_an_append_in_doubt_is_not_taken_for_that_of_a_copy_of_this_client(
+    cluster: Cluster, other: dict[str, Any]
+) -> None:
+    """Two that go on with a copy of one memory have one client id and count alike."""
+    cuts = 0
+
+    def cut(server: Server, append: m.AppendIdempotent) -> bool:
+        nonlocal cuts
+        cuts += 1
+        if cuts == 1:
+            cluster.logs[0].commit(append._replace(**other))
+            server.cut()
+        return cuts == 1
+
+    async with Waltz(cluster.addresses) as log:
+        assert await log.append(0, b"a") == 0
+        cluster.on_append = cut
+        assert await log.append(0, b"doubtful") == 2
+        assert cluster.logs[0].records[2].data == b"doubtful"
+
+
+async def test_a_client_is_closed_in_a_child_of_its_process_and_open_in_it(cluster: Cluster) -> None:
+    async with Waltz(cluster.addresses) as log:
+        assert await log.append(0, b"a") == 0
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                told = "not refused"
+                try:
+                    asyncio.run(log.append(0, b"of the child"))
+                except Closed as error:
+                    told = str(error)
+                asyncio.run(log.__aexit__(None, None, None))
+                os.write(writer, told.encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        told = await asyncio.to_thread(lambda: os.read(reader, 1000).decode())
+        os.close(reader)
+        await asyncio.to_thread(os.waitpid, child, 0)
+        assert "forked" in told
+        assert await log.append(0, b"b") == 1
+        assert [item.data for item in cluster.logs[0].records] == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("committed", [True, False])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from pavane.runtime.forks import Process
 from pavane.waltz.client.link import Address, Link, parse_address
 from pavane.waltz.errors import Closed, RejectCode, Rejected, Unavailable
 from pavane.waltz.wire import messages as m
@@ -63,6 +64,7 @@ class Directory:
         self._tls = tls
         self.patience = patience
         self.client_id = 0
+        self.process = Process()
         self.view: m.View | None = None
         self._owners: dict[int, Owner] = {}
         self._links: dict[Address, asyncio.Task[Link]] = {}
@@ -77,6 +79,7 @@ class Directory:
 
     async def start(self) -> None:
         """Get the first view and this client's id. Raises ``Unavailable`` when no server answered in time."""
+        self.process = Process()
         deadline = asyncio.get_running_loop().time() + self.patience
         seeds = random.sample(self._seeds, len(self._seeds))
         for seed in itertools.cycle(seeds):
@@ -107,6 +110,8 @@ class Directory:
         """Raise ``ValueError`` for a partition that the cluster does not have."""
         if self._closed or self.view is None:
             raise Closed("the client is closed; use it inside `async with Waltz(…)`")
+        if not self.process.is_this:
+            raise Closed("the client was opened before this process was forked; open one in each process")
         if not 0 <= partition < self.view.partitions:
             raise ValueError(
                 f"cluster {self.view.cluster} has partitions 0 to {self.view.partitions - 1}, not {partition}"

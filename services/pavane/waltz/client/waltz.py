@@ -54,6 +54,8 @@ class Waltz:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._directory.process.is_this:
+            return  # links and tasks are those of the process that opened it, and still in use there
         for appending in self._appending.values():
             await appending.close()
         await self._directory.close()

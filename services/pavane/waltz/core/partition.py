@@ -199,12 +199,14 @@ class Partition(Storing):
         self.read(txid, hwm - txid + 1, take)
 
     def _settle(self, hwm: int, found: list[Record]) -> None:
-        present = {record.reqid: record.txid for record in found}
+        # Clients that are copies of one another make equal ids for different data.
+        present = {(record.reqid, record.header, record.data): record.txid for record in found}
         pending, self._pending = self._pending, deque()
         known = 0
         for append in pending:
             self._resolved += 1
-            txid = present.get(append.record.reqid)
+            record = append.record
+            txid = present.get((record.reqid, record.header, record.data))
             if txid is None:
                 self._locks.release(append.slots)
                 if append.connection is not None and append.connection.ours:
