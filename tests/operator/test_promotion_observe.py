@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pavane.raft.client import RaftClient
-from pavane.raft.errors import Unreachable
+from pavane.raft.errors import Expired, Unreachable
 from pavane.raft.keys import IDENT_KEY
 from pavane.raft.state.roles import Role
+from pavane.raft.wire import reqid_second
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.crds.status import Rollout, State, Step
 from pavane_operator.kinds.raft.facts import SCALE_MEMBERS
@@ -171,4 +172,38 @@ async def test_a_member_that_is_named_again_too_early_is_taken_out_once_more(mem
     for expected in (list(PODS)[:2], list(PODS), list(PODS)[:2]):
         await promotion.step(SCALE_MEMBERS, resource, observed(*PODS), at)
         assert sorted(members.members) == expected
+    await promotion.close()
+
+
+@pytest.mark.parametrize("ahead_s", [-20 * 60, 9 * 3600])
+async def test_a_change_that_is_refused_for_its_time_is_asked_for_by_the_clock_of_the_leader(
+    members: Members, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    """A clock that is wrong stays wrong: the new time of the step alone would be refused for ever."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    leader_s = int(at.timestamp()) + ahead_s
+
+    async def change_members(
+        _client: RaftClient, peers: Sequence[tuple[str, str]], *, reqid: bytes, timeout_s: float
+    ) -> int:
+        if abs(reqid_second(reqid) - leader_s) > 60:
+            raise Expired(reqid, sent_before=True)
+        members.change(peers, reqid)
+        return members.configuration_index
+
+    async def clock_ahead_s(_client: RaftClient) -> float:
+        return float(ahead_s)
+
+    monkeypatch.setattr(RaftClient, "change_members", change_members)
+    monkeypatch.setattr(RaftClient, "clock_ahead_s", clock_ahead_s)
+    status = RaftClusterStatus(
+        active_generation=1, rollout=Rollout(state=State.IDLE, step=Step(name=SCALE_MEMBERS, at=at))
+    )
+    promotion = RaftPromotion("data", "log", "uid")
+    members.lost = {list(PODS)[2]}
+    resource = replace(RESOURCE, status=status)
+    with pytest.raises(Expired):
+        await promotion.step(SCALE_MEMBERS, resource, observed(*PODS), at)
+    await promotion.step(SCALE_MEMBERS, resource, observed(*PODS), at)
+    assert sorted(members.members) == list(PODS)[:2]
     await promotion.close()

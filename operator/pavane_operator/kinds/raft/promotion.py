@@ -71,6 +71,7 @@ class RaftPromotion:
         self._client: RaftClient | None = None
         self._client_keys: RaftKeys | None = None
         self._expired_at: datetime | None = None
+        self._ahead_s = 0  # the leader's clock, since it refused a request of this one's
         self._silent: set[str] = set()
         self._leader_known = False
 
@@ -97,14 +98,19 @@ class RaftPromotion:
             raise ConnectionError(
                 "no pod has an address yet, or a Secret with the cluster's keys is missing or damaged"
             )
-        reqid = rollout_reqid(self._uid, change.generation, change.number, int(at.timestamp()))
+        at_s = int(at.timestamp()) + self._ahead_s
+        reqid = rollout_reqid(self._uid, change.generation, change.number, at_s)
         seeds = [_url(address) for address in self._addresses.values()]
         try:
             async with RaftClient(seeds, keys.ident, curve=keys.curve, resolve=self._resolve) as client:
-                await client.change_members(change.members, reqid=reqid, timeout_s=CHANGE_TIMEOUT_S)
-        except Expired:
-            self._expired_at = at
-            raise
+                try:
+                    await client.change_members(change.members, reqid=reqid, timeout_s=CHANGE_TIMEOUT_S)
+                except Expired:
+                    self._expired_at = at
+                    # If this clock is wrong or the leader's is, the next time would be no better.
+                    with contextlib.suppress(RaftError):
+                        self._ahead_s = round(await client.clock_ahead_s())
+                    raise
         except Refused as error:
             # "no change in membership": an earlier call, or another operator's, has done it already.
             log.info("change of members refused", resource=self._name, error=str(error))

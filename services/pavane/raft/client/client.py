@@ -325,6 +325,10 @@ class RaftClient:
         call.repeats = repeats
         return await self._learning(self._run(call))
 
+    async def clock_ahead_s(self) -> float:
+        """Return how far the leader's clock is ahead of this one's; ``Unreachable`` if it does not tell (originals)."""
+        return await self._run(ClockCall(self._call_id(), CLOCK_S)) / 1000 - self._clock()
+
     async def transfer(self, to: str | None = None) -> str:
         """Hand leadership to the member with the id ``to``, by default the best; return the new leader's id."""
         return await self._run(TransferCall(self._call_id(), to, READ_TIMEOUT_S))
