@@ -1,5 +1,6 @@
 """Records to rows and back, without Spark: what each format and mode makes of good and of bad data."""
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -230,6 +231,33 @@ def test_rows_go_where_a_column_or_a_hash_says() -> None:
     named = pa.RecordBatch.from_arrays([pa.array([5, 9], pa.int32()), pa.array(["a", "b"])], ["partition", "c"])
     with pytest.raises(MalformedRecordError, match="names partition 9"):
         list(encode.Packer(Format.JSON, (5,), (), rows_apart=True).add(named))
+
+
+def test_a_value_that_does_not_fit_costs_its_row_of_an_arrow_record() -> None:
+    ids = [str(number) for number in range(1000)]
+    ids[17] = "seventeen"
+    written = encode.arrow_stream([pa.RecordBatch.from_pydict({"n": ids, "s": ["x"] * 1000})])
+    schema = pa.schema([("n", pa.int64()), ("s", pa.string()), ("seq", pa.int32()), ("_corrupt_record", pa.string())])
+    found = rows([written], schema, Format.ARROW)
+    assert [row["n"] for row in found] == [None if number == 17 else number for number in range(1000)]
+    assert [row["seq"] for row in found] == list(range(1000))
+    assert {row["s"] for row in found} == {"x"}
+    (corrupt,) = (row["_corrupt_record"] for row in found if row["_corrupt_record"] is not None)
+    with pa.ipc.open_stream(base64.b64decode(corrupt)) as stream:
+        assert stream.read_all().to_pylist() == [{"n": "seventeen", "s": "x"}]
+    assert len(rows([written], schema, Format.ARROW, "DROPMALFORMED")) == 999
+    with pytest.raises(MalformedRecordError, match="column 'n'"):
+        rows([written], schema, Format.ARROW, "FAILFAST")
+
+
+def test_a_string_column_keeps_what_a_record_says() -> None:
+    schema = pa.schema([("s", pa.string()), ("l", pa.list_(pa.string())), ("o", pa.struct([("k", pa.string())]))])
+    items = [b'{"s": {"a" : 1.50}, "l": [1e2, {"z":[ ]}, "t", null], "o": {"k": -0}}', b'[{"s": 1e2},{"s" : [1,\t2]}]']
+    assert rows(items, schema) == [
+        {"s": '{"a" : 1.50}', "l": ["1e2", '{"z":[ ]}', "t", None], "o": {"k": "-0"}},
+        {"s": "1e2", "l": None, "o": None},
+        {"s": "[1,\t2]", "l": None, "o": None},
+    ]
 
 
 def test_arrow_is_read_by_name_and_what_is_none_is_bad() -> None:

@@ -7,6 +7,7 @@ says what is meant: a division by zero is NULL, a division is one of DOUBLE, a c
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ NULL = "NULL"
 """Type of the literal, which every column takes."""
 DECIMAL_DIGITS = 38
 NUMERIC_TYPES = ("BIGINT", "DOUBLE", "DECIMAL")
+NARROW = ("TINYINT", "SMALLINT", "INT")
+"""Integers that widen to BIGINT."""
 
 _PARAMETERS = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
@@ -36,6 +39,12 @@ class Bound:
         return self.node.sql(dialect="spark")
 
 
+def starts_of(node: exp.Expr) -> list[int]:
+    """Return where parts of a node begin; those of a hint count from its own beginning."""
+    parts = node.walk(prune=lambda part: isinstance(part, exp.Hint))
+    return [part.meta["start"] for part in parts if "start" in part.meta]
+
+
 @dataclass(slots=True)
 class Places:
     """Where a node stands in the script."""
@@ -46,18 +55,9 @@ class Places:
 
     def refuse(self, node: exp.Expr | None, what: str, instead: str = "") -> NoReturn:
         """Raise `SqlError` at a node, or at the first of its parts that knows its place."""
-        known = [part.meta["start"] for part in node.walk() if "start" in part.meta] if node is not None else []
-        start = min(known, default=self.start)
+        start = min(starts_of(node), default=self.start) if node is not None else self.start
         before = self.text[:start]
         raise SqlError(before.count("\n") + 1, start - (before.rfind("\n") + 1) + 1, what, instead)
-
-    def only(self, node: exp.Expr, *known: str) -> None:
-        """Refuse a node that says more than these parts: the parser takes clauses that nobody here honours."""
-        for name, value in node.args.items():
-            if value and name not in known:
-                part = value[0] if isinstance(value, list) else value
-                shown = part.sql(dialect="spark") if isinstance(part, exp.Expr) else name
-                self.refuse(part if isinstance(part, exp.Expr) else node, f"{shown} is not supported here")
 
     def no_select(self, node: exp.Expr) -> None:
         """Refuse an expression that has a SELECT in it."""
@@ -86,7 +86,6 @@ class Scope:
 
     def resolve(self, node: exp.Column) -> Bound:
         """Return the column that a name means."""
-        self.places.only(node, "this", "table")
         qualifier, name = node.table.lower(), node.name.lower()
         found = [of for (q, n), of in self.columns.items() if n == name and qualifier in ("", q)]
         if len(found) > 1:
@@ -112,8 +111,14 @@ def decimal_of(kind: str) -> tuple[int, int]:
 
 
 def cast(node: exp.Expr, kind: str) -> exp.Expr:
-    """Return a cast."""
-    return exp.cast(node, kind, dialect="spark")
+    """Return a cast. (`exp.cast` takes any two DECIMAL for one type.)"""
+    wanted = exp.DataType.build(kind, dialect="spark")
+    return node if isinstance(node, exp.Cast) and node.to == wanted else exp.Cast(this=node, to=wanted)
+
+
+def as_double(bound: Bound) -> exp.Expr:
+    """Return a number as DOUBLE. A decimal says that it is one: DuckDB has to round it as Spark does (`plain`)."""
+    return cast(cast(bound.node, bound.type) if bound.type.startswith("DECIMAL") else bound.node, "DOUBLE")
 
 
 class Binder:
@@ -157,9 +162,13 @@ class Binder:
             return Bound(node.copy(), "STRING")
         whole, _, fraction = node.name.partition(".")
         if "e" in node.name.lower():
+            if not math.isfinite(float(node.name)):
+                self._places.refuse(node, f"{node.name} is no DOUBLE: it is too large")
             return Bound(cast(node.copy(), "DOUBLE"), "DOUBLE")
         digits = len(whole.lstrip("0")) + len(fraction)
         if fraction:
+            if digits > DECIMAL_DIGITS:
+                self._places.refuse(node, f"{node.name} has {digits} digits, DECIMAL has 38", "Write it with E0.")
             return Bound(node.copy(), f"DECIMAL({max(digits, 1)},{len(fraction)})")
         if int(whole) >= 2**63:
             self._places.refuse(node, f"{node.name} is no BIGINT")
@@ -186,7 +195,8 @@ class Binder:
 
     def _negation(self, node: exp.Neg) -> Bound:
         (inner,) = self._numbers(node, node.this)
-        return Bound(exp.Neg(this=exp.paren(inner.node)), inner.type)
+        negated = exp.Neg(this=exp.paren(inner.node))
+        return Bound(negated if inner.type == NULL else cast(negated, inner.type), inner.type)
 
     def _absolute(self, node: exp.Abs) -> Bound:
         (inner,) = self._numbers(node, node.this)
@@ -198,7 +208,7 @@ class Binder:
         if not kinds:
             return Bound(exp.null(), NULL)
         if "DOUBLE" in kinds:
-            return Bound(type(node)(this=cast(left.node, "DOUBLE"), expression=cast(right.node, "DOUBLE")), "DOUBLE")
+            return Bound(exp.paren(type(node)(this=as_double(left), expression=as_double(right))), "DOUBLE")
         if kinds == {"BIGINT"}:
             return Bound(exp.paren(type(node)(this=left.node, expression=right.node)), "BIGINT")
         (p, s), (q, t) = decimal_of(left.type), decimal_of(right.type)
@@ -215,8 +225,8 @@ class Binder:
 
     def _division(self, node: exp.Div) -> Bound:
         left, right = self._numbers(node, node.this, node.expression)
-        divisor = exp.Nullif(this=cast(right.node, "DOUBLE"), expression=cast(exp.Literal.number(0), "DOUBLE"))
-        return Bound(exp.Div(this=cast(left.node, "DOUBLE"), expression=divisor), "DOUBLE")
+        divisor = exp.Nullif(this=as_double(right), expression=cast(exp.Literal.number(0), "DOUBLE"))
+        return Bound(exp.paren(exp.Div(this=as_double(left), expression=divisor)), "DOUBLE")
 
     def _remainder(self, node: exp.Mod) -> Bound:
         parts = self._numbers(node, node.this, node.expression)
@@ -241,11 +251,14 @@ class Binder:
                 nodes[0], f"{what} of {' and '.join(sorted(kinds))}", "CAST one to the type of the other."
             )
         if "DOUBLE" in kinds:
-            common = "DOUBLE"
-        else:
-            scales = [decimal_of(kind) for kind in kinds]
-            scale = max(s for _, s in scales)
-            common = f"DECIMAL({min(DECIMAL_DIGITS, max(p - s for p, s in scales) + scale)},{scale})"
+            return [as_double(each) for each in bound], "DOUBLE"
+        scales = [decimal_of(kind) for kind in kinds]
+        scale = max(s for _, s in scales)
+        digits = max(p - s for p, s in scales) + scale
+        if digits > DECIMAL_DIGITS:
+            text = f"{what} of {' and '.join(sorted(kinds))} needs {digits} digits, DECIMAL has 38"
+            self._places.refuse(nodes[0], text, "CAST one of them to DOUBLE.")
+        common = f"DECIMAL({digits},{scale})"
         return [cast(each.node, common) for each in bound], common
 
     def _comparison(self, node: exp.Binary) -> Bound:
@@ -268,12 +281,12 @@ class Binder:
         if node.args.get("query") is not None:
             instead = "For NOT IN write LEFT JOIN … WHERE b.x IS NULL."
             self._places.refuse(node, "IN (SELECT …) stands in WHERE, alone or between AND", instead)
-        self._places.only(node, "this", "expressions")
+        if not node.expressions:
+            self._places.refuse(node, "IN () has no values", "Write IN (x, …), or FALSE.")
         sides, _ = self._alike([node.this, *node.expressions], "IN")
         return Bound(exp.paren(exp.In(this=sides[0], expressions=sides[1:])), "BOOLEAN")
 
     def _between(self, node: exp.Between) -> Bound:
-        self._places.only(node, "this", "low", "high")
         sides, _ = self._alike([node.this, node.args["low"], node.args["high"]], "BETWEEN")
         return Bound(exp.paren(exp.Between(this=sides[0], low=sides[1], high=sides[2])), "BOOLEAN")
 
@@ -282,12 +295,12 @@ class Binder:
         if not isinstance(pattern, exp.Literal) or not pattern.is_string or "\\" in pattern.name:
             self._places.refuse(pattern, "LIKE takes a literal pattern without a backslash")
         this = self._strings(node.this)[0]
-        return Bound(exp.paren(exp.Like(this=this, expression=pattern.copy())), "BOOLEAN")
+        like = exp.paren(exp.Like(this=this, expression=pattern.copy()))
+        return Bound(exp.paren(exp.Not(this=like)) if node.args.get("negate") else like, "BOOLEAN")
 
     # --- choices --------------------------------------------------------------------------------------------------
 
     def _case(self, node: exp.Case) -> Bound:
-        self._places.only(node, "this", "ifs", "default")
         tests, results = [], []
         for branch in node.args["ifs"]:
             test = branch.this if node.this is None else exp.EQ(this=node.this.copy(), expression=branch.this.copy())
@@ -314,7 +327,11 @@ class Binder:
         return Bound(exp.Nullif(this=values[0], expression=values[1]), kind)
 
     def _cast(self, node: exp.Cast) -> Bound:
-        wanted = column_type(node.args["to"], self._places)
+        if node.args.get("safe"):
+            self._places.refuse(node, "TRY_CAST is not supported", "Write CAST, and CASE for values that do not fit.")
+        named, wanted = node.args["to"].this.value, column_type(node.args["to"], self._places)
+        if named == "FLOAT":
+            self._places.refuse(node, "a cast to FLOAT is not supported", "Write DOUBLE, which does not round.")
         inner = self.bind(node.this)
         if inner.type not in (wanted, NULL) and not _castable(inner.type, wanted):
             self._places.refuse(
@@ -322,7 +339,11 @@ class Binder:
                 "Known: BIGINT to DECIMAL, DOUBLE or STRING; DECIMAL to DOUBLE or more digits; DATE to STRING; "
                 "TIMESTAMP to DATE.",
             )  # fmt: skip
-        return Bound(cast(inner.node, wanted), wanted)
+        if wanted == "DOUBLE":
+            return Bound(as_double(inner), wanted)
+        # A narrow integer is a BIGINT of that range: what does not fit is out of range, as in Spark.
+        made = cast(inner.node, named) if named in NARROW else inner.node
+        return Bound(cast(made, wanted), wanted)
 
     # --- strings and times ----------------------------------------------------------------------------------------
 
@@ -334,15 +355,12 @@ class Binder:
         return [each.node for each in bound]
 
     def _text(self, node: exp.Func) -> Bound:
-        self._places.only(node, "this")
         return Bound(type(node)(this=self._strings(node.this)[0]), "STRING")
 
     def _length(self, node: exp.Length) -> Bound:
-        self._places.only(node, "this")
         return Bound(cast(exp.Length(this=self._strings(node.this)[0]), "BIGINT"), "BIGINT")
 
     def _substring(self, node: exp.Substring) -> Bound:
-        self._places.only(node, "this", "start", "length")
         numbers = [node.args.get("start"), node.args.get("length")]
         if not all(
             each is None or (isinstance(each, exp.Literal) and each.is_int and int(each.name) > 0) for each in numbers
@@ -393,13 +411,15 @@ _NAMES: Mapping[str, str] = {
 def column_type(node: exp.DataType, places: Places) -> str:
     """Return Spark's name of a type; narrow integers widen. Raises `SqlError` for one that no column has."""
     if node.this is exp.DType.DECIMAL:
+        if not all(each.name.isdecimal() for each in node.expressions):
+            places.refuse(node, f"{node.sql(dialect='spark')} is no type", "Write DECIMAL(p,s).")
         numbers = [int(each.name) for each in node.expressions] or [10]
         precision, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
         if not 0 <= scale <= precision <= DECIMAL_DIGITS or not precision:
             places.refuse(node, f"DECIMAL({precision},{scale}) is no type: 38 digits at most")
         return f"DECIMAL({precision},{scale})"
     name = _NAMES.get(node.this.value)
-    if name is None or node.expressions:
+    if name is None or node.expressions or node.args.get("nested"):
         places.refuse(
             node, f"no column has the type {node.sql(dialect='spark')}",
             "Known: BOOLEAN, BIGINT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, TIMESTAMP.",

@@ -11,19 +11,24 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Context, Decimal
+from fractions import Fraction
 from functools import cmp_to_key
+from hashlib import blake2b
 from itertools import chain, repeat
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from pavane.dataflow.plan import INPUT, Aggregate, Group, Plan, Select, Top
-from pavane.dataflow.ports import Column, Engine, Table, View, ViewError
+from pavane.dataflow.ports import TIME, Column, Engine, Table, View, ViewError
 from pavane.dataflow.rows import Multiset, Row, table_of, updates_of
 from pavane.dataflow.types import arrow_schema
 
 EXACT = Context(prec=100)
 """Of sums: 38 digits, as many rows as there can be."""
+
+DIGEST_BYTES = 16
+"""Of a row: that two of a table have the same one is out of the question."""
 
 Update = tuple[Row, int, int]
 """Row, time, diff."""
@@ -80,6 +85,33 @@ class Latest:
                 self._rows[key] = row
                 out.append((row, time, 1))
         return table_of(consolidated(out), self._schema)
+
+
+class Present:
+    """How often each row of a table with `diff` is there. Who takes a row back that is not there takes the next one.
+
+    Rows of several partitions have no order, so a retraction may come before its row. Kept are digests of rows.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[bytes, int] = {}
+
+    def step(self, rows: pa.Table) -> pa.Table:
+        """Return what these rows change of what is there."""
+        schema = rows.schema.remove(rows.schema.get_field_index(TIME)).remove(len(rows.schema) - 2)
+        out: list[Update] = []
+        for row, time, diff in sorted(consolidated(updates_of(rows)), key=lambda update: update[1]):
+            key = blake2b(repr(row).encode(), digest_size=DIGEST_BYTES).digest()
+            before = self._counts.get(key, 0)
+            after = before + diff
+            if after:
+                self._counts[key] = after
+            else:
+                self._counts.pop(key, None)
+            change = max(after, 0) - max(before, 0)
+            if change:
+                out.append((row, time, change))
+        return table_of(out, schema)
 
 
 class _Relation:
@@ -291,7 +323,14 @@ def _sum_of_doubles(values: dict[float, int]) -> float | None:
     special = [value for value in values if not math.isfinite(value)]
     if special:
         return sum(special)
-    return math.fsum(chain.from_iterable(repeat(value, count) for value, count in values.items()))
+    try:
+        return math.fsum(chain.from_iterable(repeat(value, count) for value, count in values.items()))
+    except OverflowError:  # on the way, or at the end
+        exact = sum(Fraction(value) * count for value, count in values.items())
+        try:
+            return float(exact)
+        except OverflowError:
+            return math.inf if exact > 0 else -math.inf
 
 
 def _average_of_doubles(values: dict[float, int]) -> float | None:

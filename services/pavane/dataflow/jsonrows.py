@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from decimal import Context as DecimalContext
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -22,24 +22,30 @@ TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,6})?)?)?(Z|
 DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 DECIMAL_DIGITS = DecimalContext(prec=80)  # Twice what a DECIMAL can hold: rounding to its scale loses nothing more.
 FLOAT_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}  # As Spark writes them.
-GAP, SEPARATOR = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
+GAP = re.compile(r"[ \t\r\n]*")
+SEPARATOR, COLON = (re.compile(rf"[ \t\r\n]*{sign}[ \t\r\n]*") for sign in ",:")
 SCAN = json.JSONDecoder().raw_decode
 """Finds where a JSON value ends."""
+SCAN_ALL = json.JSONDecoder(strict=False).raw_decode
+"""The same for what the slow way takes: letters of control in strings."""
+Written = Callable[[], str]
+"""The text of a value, found only for whoever asks for it."""
 INTEGER_RANGES = {pa.int8(): 2**7, pa.int16(): 2**15, pa.int32(): 2**31, pa.int64(): 2**63}
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One row to be: its object or why it is none, and the text, None where it was one of an array."""
+    """One row to be: its object or why it is none, and where it is written: all of a text, or a place of an array."""
 
-    written: str | None
+    written: str
     value: dict[str, Any] | None
     problem: str = ""
+    place: int | None = None
 
     @property
     def text(self) -> str:
-        """The text, made only for whoever asks for it."""
-        return self.written if self.written is not None else json.dumps(self.value, default=str)
+        """The text, found only for whoever asks for it."""
+        return self.written if self.place is None else elements(self.written)[self.place]
 
 
 class Unfit(Exception):
@@ -139,8 +145,8 @@ def documents(item: bytes) -> Iterator[Document]:
             yield _document(line)
         return
     if isinstance(whole, list):
-        for value in whole:
-            yield _row(None if isinstance(value, dict) else json.dumps(value, default=str), value)
+        for place, value in enumerate(whole):
+            yield _row(text, value, place)
     else:
         yield _row(text, whole)
 
@@ -153,10 +159,36 @@ def _document(line: bytes) -> Document:
         return Document(text, None, str(error))
 
 
-def _row(text: str | None, value: object) -> Document:
+def _row(text: str, value: object, place: int | None = None) -> Document:
     if isinstance(value, dict):
-        return Document(text, value)
-    return Document(text, None, f"it is {_named(value)}, not an object")
+        return Document(text, value, place=place)
+    return Document(text, None, f"it is {_named(value)}, not an object", place)
+
+
+@lru_cache(maxsize=2)  # a row's neighbours ask for the same array
+def elements(array: str) -> list[str]:
+    """Return the values of an array, which was parsed before, as they are written."""
+    found = []
+    start = _behind(GAP, array, array.index("[") + 1)
+    while array[start] != "]":
+        _, end = SCAN_ALL(array, start)
+        found.append(array[start:end])
+        start = _behind(GAP, array, _behind(SEPARATOR, array, end))
+    return found
+
+
+@lru_cache(maxsize=2)  # a row's columns ask for the same object
+def members(written: str) -> dict[str, str]:
+    """Return the values of an object, which was parsed before, as they are written."""
+    found = {}
+    start = _behind(GAP, written, written.index("{") + 1)
+    while written[start] != "}":
+        name, end = SCAN_ALL(written, start)
+        start = _behind(COLON, written, end)
+        _, end = SCAN_ALL(written, start)
+        found[name] = written[start:end]
+        start = _behind(GAP, written, _behind(SEPARATOR, written, end))
+    return found
 
 
 def _parse(item: bytes) -> object:
@@ -186,28 +218,28 @@ def _named(value: object) -> str:
     return "null" if value is None else names.get(type(value), "a number")
 
 
-def converted(value: object, kind: pa.DataType) -> object:
+def converted(value: object, kind: pa.DataType, written: Written) -> object:
     """Return a JSON value as the Python value of a column. Raise Unfit if the column cannot take it."""
     if value is None:
         return None
     convert = _conversion(kind)
     if convert is None:
         raise Unfit(f"no column of type {kind} comes from JSON")
-    return convert(value, kind)
+    return convert(value, kind, written)
 
 
 @cache
-def _conversion(kind: pa.DataType) -> Callable[[Any, pa.DataType], object] | None:
+def _conversion(kind: pa.DataType) -> Callable[[Any, pa.DataType, Written], object] | None:
     return next((convert for test, convert in CONVERSIONS if test(kind)), None)
 
 
-def _boolean(value: Any, _kind: pa.DataType) -> object:
+def _boolean(value: Any, _kind: pa.DataType, _written: Written) -> object:
     if isinstance(value, bool):
         return value
     raise Unfit(f"{_named(value)} is no BOOLEAN")
 
 
-def _integer(value: Any, kind: pa.DataType) -> object:
+def _integer(value: Any, kind: pa.DataType, _written: Written) -> object:
     if type(value) is not int:
         raise Unfit(f"{_named(value)} is no whole number")
     if not -INTEGER_RANGES[kind] <= value < INTEGER_RANGES[kind]:
@@ -215,7 +247,7 @@ def _integer(value: Any, kind: pa.DataType) -> object:
     return value
 
 
-def _floating(value: Any, _kind: pa.DataType) -> object:
+def _floating(value: Any, _kind: pa.DataType, _written: Written) -> object:
     if isinstance(value, str) and value in FLOAT_WORDS:
         return FLOAT_WORDS[value]
     if type(value) is int or isinstance(value, Decimal):
@@ -226,7 +258,7 @@ def _floating(value: Any, _kind: pa.DataType) -> object:
     raise Unfit(f"{_named(value)} is no number")
 
 
-def _decimal(value: Any, kind: pa.DataType) -> object:
+def _decimal(value: Any, kind: pa.DataType, _written: Written) -> object:
     if isinstance(value, str) and DECIMAL.fullmatch(value):
         value = Decimal(value)
     if type(value) is not int and not isinstance(value, Decimal):
@@ -242,15 +274,15 @@ def _decimal(value: Any, kind: pa.DataType) -> object:
     return rounded
 
 
-def _string(value: Any, _kind: pa.DataType) -> object:
+def _string(value: Any, _kind: pa.DataType, written: Written) -> object:
     if not isinstance(value, str):
-        return json.dumps(value, default=str)
+        return written()  # as Spark does
     if any("\ud800" <= letter <= "\udfff" for letter in value):
         raise Unfit("the string holds half a surrogate pair")
     return value
 
 
-def _date(value: Any, _kind: pa.DataType) -> object:
+def _date(value: Any, _kind: pa.DataType, _written: Written) -> object:
     if isinstance(value, str) and DATE.fullmatch(value):
         try:
             return date.fromisoformat(value)
@@ -259,7 +291,7 @@ def _date(value: Any, _kind: pa.DataType) -> object:
     raise Unfit(f"{_named(value)} is no DATE such as 2026-01-31")
 
 
-def _timestamp(value: Any, kind: pa.DataType) -> object:
+def _timestamp(value: Any, kind: pa.DataType, _written: Written) -> object:
     if isinstance(value, str) and TIMESTAMP.fullmatch(value):
         try:
             moment = datetime.fromisoformat(value)
@@ -273,16 +305,24 @@ def _timestamp(value: Any, kind: pa.DataType) -> object:
     raise Unfit(f"{_named(value)} is no TIMESTAMP such as 2026-01-31T12:00:00Z")
 
 
-def _list(value: Any, kind: pa.DataType) -> object:
+def _list(value: Any, kind: pa.DataType, written: Written) -> object:
     if not isinstance(value, list):
         raise Unfit(f"{_named(value)} is no array")
-    return [converted(element, kind.value_type) for element in value]
+    return [_element(element, kind.value_type, written, place) for place, element in enumerate(value)]
 
 
-def _struct(value: Any, kind: pa.DataType) -> object:
+def _element(value: object, kind: pa.DataType, written: Written, place: int) -> object:
+    return converted(value, kind, lambda: elements(written())[place])
+
+
+def _struct(value: Any, kind: pa.DataType, written: Written) -> object:
     if not isinstance(value, dict):
         raise Unfit(f"{_named(value)} is no object")
-    return {field.name: converted(value.get(field.name), field.type) for field in kind}
+    return {field.name: _member(value, field, written) for field in kind}
+
+
+def _member(value: dict[str, Any], field: pa.Field, written: Written) -> object:
+    return converted(value.get(field.name), field.type, lambda: members(written())[field.name])
 
 
 CONVERSIONS = (
@@ -306,7 +346,7 @@ def fitted(document: Document, schema: pa.Schema) -> tuple[list[object], str]:
     problem = ""
     for field in schema:
         try:
-            values.append(converted(document.value.get(field.name), field.type))
+            values.append(_member(document.value, field, lambda: document.text))
         except (Unfit, RecursionError) as unfit:
             values.append(None)
             problem = problem or f"column {field.name!r}: {unfit}"

@@ -1,4 +1,7 @@
-"""The engine without Spark: DuckDB in this process (docs/specs/compute.md 16.3)."""
+"""The engine without Spark: DuckDB in this process (docs/specs/compute.md 16.3).
+
+It means what Spark means. Where DuckDB's own function differs, `translated` names another one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ from collections.abc import Mapping
 import duckdb
 import pyarrow as pa
 import sqlglot
+from sqlglot import exp
 
+from pavane.dataflow.casing import LOWER, UPPER, macros
+from pavane.dataflow.expressions import cast
 from pavane.dataflow.ports import EngineError, ViewError
 
 
@@ -16,6 +22,8 @@ class PlainEngine:
 
     def __init__(self) -> None:
         self._connection = duckdb.connect(config={"threads": 1, "enable_external_access": False})
+        for macro in macros():
+            self._connection.execute(macro)
         self._translated: dict[str, str] = {}
 
     def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
@@ -25,7 +33,7 @@ class PlainEngine:
         """
         text = self._translated.get(sql)
         if text is None:
-            text = self._translated[sql] = sqlglot.transpile(sql, read="spark", write="duckdb")[0]
+            text = self._translated[sql] = translated(sql)
         try:
             for name, table in tables.items():
                 self._connection.register(name, _without_zones(table))
@@ -38,6 +46,43 @@ class PlainEngine:
     def close(self) -> None:
         """Let go of memory."""
         self._connection.close()
+
+
+def translated(sql: str) -> str:
+    """Return a SELECT of a plan in DuckDB's SQL."""
+    tree: exp.Expr = sqlglot.parse_one(sql, dialect="spark")
+    for node in reversed(list(tree.walk())):  # parts come before what they are parts of
+        made = _as_spark_does(node)
+        if made is not node:
+            node.replace(made)
+    return tree.sql(dialect="duckdb")
+
+
+def _as_spark_does(node: exp.Expr) -> exp.Expr:
+    """Return what means in DuckDB what the node means in Spark."""
+    match node:
+        case exp.TryCast():  # the parser's word for a cast that fails, which it is in Spark with ANSI rules
+            return _as_spark_does(exp.Cast(this=node.this, to=node.args["to"]))
+        case exp.Cast() if node.is_type("double") and _is_decimal(node.this):
+            # DuckDB divides two doubles, and so rounds twice; digits it reads as Java does.
+            return cast(cast(node.this, "STRING"), "DOUBLE")
+        case exp.Add() | exp.Sub() | exp.Mul() if _is_decimal(node.this) and _is_decimal(node.expression):
+            # Of two narrow ones DuckDB's result is narrow, too, and overflows.
+            return type(node)(this=_widest(node.this), expression=_widest(node.expression))
+        case exp.Upper() | exp.Lower():
+            return exp.Anonymous(this=UPPER if isinstance(node, exp.Upper) else LOWER, expressions=[node.this])
+        case exp.Trim() if node.args.get("expression") is None:
+            return exp.Trim(this=node.this, expression=exp.Literal.string(" "))
+    return node
+
+
+def _is_decimal(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Cast) and node.args["to"].this is exp.DType.DECIMAL
+
+
+def _widest(node: exp.Expr) -> exp.Expr:
+    scale = node.args["to"].expressions[1].name
+    return cast(node, f"DECIMAL(38,{scale})")
 
 
 def _without_zones(table: pa.Table) -> pa.Table:

@@ -12,11 +12,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from pavane.dataflow.ports import DIFF, TIME
+from pavane.dataflow.reading import statements_of
 
 # The parser warns of what it does not know; DuckDB refuses it.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -73,8 +73,8 @@ class Query:
     def __init__(self, sql: str) -> None:
         self._text = sql
         try:
-            statements = [each for each in sqlglot.parse(sql, dialect="spark") if each is not None]
-        except (SqlglotError, RecursionError) as error:
+            statements = statements_of(sql)
+        except (SqlglotError, RecursionError, ValueError) as error:
             raise _unreadable(error) from None
         if len(statements) != 1 or not isinstance(statements[0], exp.Query):
             raise QueryError("a query is one SELECT", 1, 1)

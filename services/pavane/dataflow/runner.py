@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pavane.dataflow.flow import Latest
+from pavane.dataflow.flow import Latest, Present
 from pavane.dataflow.ports import TIME, Binding, Flow, Script, Sink, Source, Table, TickLog, View, ViewError
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.tracing import Tracing
@@ -43,8 +43,8 @@ class Maintained:
     """The views that read it."""
     waiting: dict[str, list[pa.Table]] = field(default_factory=dict)
     """Updates of each view that it reads, which it has not taken yet."""
-    latest: dict[str, Latest] = field(default_factory=dict)
-    """Of its tables that have a key."""
+    kept: dict[str, Latest | Present] = field(default_factory=dict)
+    """Of its tables that have a key, or the column `__diff`: what their rows change."""
     as_of: int = 0
     flow: Flow | None = None  # None until it is hydrated
     seen: Binding | None = None  # the flow has all rows up to here
@@ -154,7 +154,11 @@ class Runner:
         group = self._beside(first, start)
         flows = [self._flow(each.view) for each in group]
         for each in group:
-            each.latest = {table.name: Latest(table) for table in each.tables if table.key}
+            each.kept = {
+                table.name: Latest(table) if table.key else Present()
+                for table in each.tables
+                if table.key or table.diff
+            }
         partitions = {p for each in group for table in each.tables if not table.diff for p in table.partitions}
         pieces = max((start.next.get(p, 0) for p in partitions), default=0) // HYDRATION_TRANSACTIONS + 1
         for piece in range(1, pieces + 1):
@@ -220,8 +224,8 @@ def _failed(each: Maintained, error: ViewError) -> None:
 
 
 def _computed(each: Maintained, flow: Flow, inputs: dict[str, pa.Table], upper: int) -> pa.Table:
-    for name, latest in each.latest.items():
-        inputs[name] = latest.step(inputs[name])
+    for name, kept in each.kept.items():
+        inputs[name] = kept.step(inputs[name])
     return flow.step(inputs, upper)
 
 

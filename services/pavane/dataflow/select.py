@@ -15,9 +15,6 @@ from pavane.dataflow.sources import Relation, Sources, all_of, quoted, select_of
 LIMIT_MAX = 10_000
 INNER_MAX = 64
 """Inner SELECTs of a view and joins beyond its first: each keeps rows."""
-KNOWN = (
-    "with_", "expressions", "from_", "joins", "where", "group", "having", "distinct", "order", "limit", "offset"
-)  # fmt: skip
 NAMES = {exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max"}
 
 
@@ -42,7 +39,6 @@ class Planner:
 
     def _planned(self, select: exp.Expr | None, tables: Mapping[str, Relation]) -> tuple[Plan, tuple[Column, ...]]:
         if isinstance(select, exp.Subquery) and not select.alias:
-            self._places.only(select, "this")
             return self._planned(select.this, tables)
         if isinstance(select, exp.Select | exp.Union) and select.args.get("with_") is not None:
             tables = self._with(select.args["with_"], tables)
@@ -53,7 +49,6 @@ class Planner:
         return self._selected(select, tables)
 
     def _selected(self, select: exp.Select, tables: Mapping[str, Relation]) -> tuple[Plan, tuple[Column, ...]]:
-        self._places.only(select, *KNOWN)
         if select.args.get("from_") is None:
             self._places.refuse(select, "the SELECT has no FROM")
         sources = Sources(
@@ -62,7 +57,8 @@ class Planner:
         joined = sources.read()
         condition = all_of([Binder(joined.scope).condition(term) for term in sources.conditions])
         if select.args.get("distinct") is not None:
-            self._places.only(select.args["distinct"])
+            for each in select.args["distinct"].expressions:
+                self._places.refuse(each, "DISTINCT takes no list here", "Write SELECT DISTINCT a, b.")
         grouping = _Grouping(select, joined.scope, self._places)
         shown = self._outputs(select, grouping)
         order = self._order(select, grouping, shown)
@@ -81,7 +77,6 @@ class Planner:
         return plan, tuple(Column(name, bound.type) for name, bound in shown)
 
     def _union(self, union: exp.Union, tables: Mapping[str, Relation]) -> tuple[Plan, tuple[Column, ...]]:
-        self._places.only(union, "this", "expression", "distinct", "with_")
         (first, columns), (second, others) = (self._planned(each, tables) for each in (union.this, union.expression))
         if len(others) != len(columns):
             text = f"a UNION of {len(columns)} and {len(others)} columns"
@@ -99,11 +94,8 @@ class Planner:
 
     def _with(self, node: exp.With, tables: Mapping[str, Relation]) -> Mapping[str, Relation]:
         """Return the tables and what WITH names, each of which may read the ones before it."""
-        self._places.only(node, "expressions")
         named: dict[str, Relation] = {}
         for each in node.expressions:
-            self._places.only(each, "this", "alias")
-            self._places.only(each.args["alias"], "this")
             if each.alias.lower() in named:
                 self._places.refuse(each.args["alias"], f"WITH names {each.alias} twice")
             named[each.alias.lower()] = self._add(*self._planned(each.this, {**tables, **named}))
@@ -188,8 +180,6 @@ class _Grouping:
             places.no_select(part)
         self.used = group is not None or having is not None or any(part.find(exp.AggFunc) for part in parts)
         self._keys = [self._key(node, select, scope) for node in (group.expressions if group is not None else ())]
-        if group is not None:
-            places.only(group, "expressions")
         self._groups = Binder(Scope(places), self._special)
         self.having = self._groups.condition(having.this) if having is not None else None
 
@@ -238,7 +228,6 @@ class _Grouping:
         return None if node.find(exp.AggFunc) or not node.find(exp.Column) else self._rows.bind(node)
 
     def _aggregate(self, node: exp.AggFunc) -> Aggregate:
-        self._places.only(node, "this", "big_int")
         argument, function = node.this, NAMES.get(type(node), "count")
         if isinstance(argument, exp.Star):
             return Aggregate("count", None, "BIGINT")

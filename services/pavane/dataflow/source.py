@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pavane.dataflow import jsonrows
+from pavane.dataflow import arrowrows, jsonrows
 from pavane.dataflow.entries import CHAIN_HEADER
 from pavane.dataflow.log import Log, Transaction
 from pavane.dataflow.ports import DIFF, TIME, BadRow, BadRowError, Binding, Format, Mode, Table
@@ -143,14 +143,19 @@ class LogSource:
     ) -> tuple[pa.Table, list[int]]:
         parts, counts = [schema.empty_table()], []
         for transaction, time in zip(transactions, times, strict=True):
-            try:
-                part = _streamed(transaction.data, schema)
-                for name in (DIFF,) if table.diff else table.key:
-                    if part.column(name).null_count:
-                        raise pa.ArrowInvalid(f"column {name!r} has no value")
-            except (pa.ArrowException, OSError) as error:
-                keeps = self._kept(table, partition, transaction, time, str(error))
-                part = pa.table([pa.nulls(int(keeps), field.type) for field in schema], schema=schema)
+            record = arrowrows.read(transaction.data, schema)
+            for name in (DIFF,) if table.diff else table.key:
+                for row in pc.indices_nonzero(record.table.column(name).is_null()).to_pylist():
+                    record.problems.setdefault(row, f"column {name!r}: it has no value")
+            left_out = [
+                row
+                for row, problem in sorted(record.problems.items())
+                if not self._kept(table, partition, transaction, time, problem)
+            ]
+            part = record.table
+            if left_out:
+                rows = pa.array(range(part.num_rows), pa.int64())
+                part = part.filter(pc.invert(pc.is_in(rows, pa.array(left_out, pa.int64()))))
             parts.append(part)
             counts.append(part.num_rows)
         return pa.concat_tables(parts), counts
@@ -174,19 +179,3 @@ def _summed(rows: pa.Table) -> pa.Table:
     keys = [name for name in rows.column_names if name != DIFF]
     sums = rows.group_by(keys).aggregate([(DIFF, "sum")]).rename_columns([*keys, DIFF])
     return sums.filter(pc.not_equal(sums.column(DIFF), 0))
-
-
-def _streamed(data: bytes, schema: pa.Schema) -> pa.Table:
-    """Return the columns of an Arrow stream by name; raises what Arrow raises."""
-    with pa.ipc.open_stream(data) as stream:
-        found = stream.read_all()
-    found.validate(full=True)
-    return pa.table(
-        [
-            found.column(field.name).cast(field.type)
-            if field.name in found.column_names
-            else pa.nulls(found.num_rows, field.type)
-            for field in schema
-        ],
-        schema=schema,
-    )

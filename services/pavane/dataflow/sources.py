@@ -79,9 +79,6 @@ class Sources:
         if not isinstance(node, exp.Table | exp.Subquery):
             instead = "Known: names, and a SELECT in ( )."
             self._places.refuse(node, "FROM has tables, views and inner SELECTs", instead)
-        self._places.only(node, "this", "alias")
-        if node.args.get("alias") is not None:
-            self._places.only(node.args["alias"], "this")
         if node.alias.upper() in CLAUSES:
             self._places.refuse(node.args["alias"], f"{node.alias.upper()} is not complete")
         if isinstance(node, exp.Subquery):
@@ -108,7 +105,6 @@ class Sources:
     # --- joins ----------------------------------------------------------------------------------------------------
 
     def _join(self, join: exp.Join, first: _Source) -> Joined:
-        self._places.only(join, "this", "side", "kind", "on")
         if join.side not in ("", "LEFT") or join.kind not in ("", "INNER", "OUTER"):
             self._places.refuse(join, f"{join.side or join.kind} JOIN is not supported", "Known: JOIN, LEFT JOIN.")
         second = self._source(join.this)
@@ -121,7 +117,6 @@ class Sources:
 
     def _semi(self, term: exp.In, first: _Source) -> Joined:
         """Return the rows whose value is among those of an inner SELECT: a join with each of these once."""
-        self._places.only(term, "this", "query")
         query = term.args["query"]
         relation = self._inner(query)
         if len(relation.columns) != 1:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from pavane.dataflow.expressions import Places, column_type
 from pavane.dataflow.ports import DIFF, TIME, Column, Format, Mode, Script, SqlError, Table, View
+from pavane.dataflow.reading import statements_of, tokens_of
 from pavane.dataflow.select import Planner
+from pavane.dataflow.surface import check_arguments, check_nodes
 
 SCRIPT_BYTES_MAX = 65_536
 TABLES_MAX = 32
@@ -32,10 +34,15 @@ def parse(text: str) -> Script:
     """Read a script of `CREATE TABLE … USING waltz` and `CREATE MATERIALIZED VIEW`. Raises `SqlError`."""
     if len(text.encode()) > SCRIPT_BYTES_MAX:
         raise SqlError(1, 1, f"the script is longer than {SCRIPT_BYTES_MAX} bytes", "Make several.")
+    return checked(text, _statements(text))
+
+
+def checked(text: str, statements: Iterable[tuple[int, exp.Expr]]) -> Script:
+    """Return what the statements of a script say; each comes with where it begins. Raises `SqlError`."""
     places = Places(text)
     tables: dict[str, Table] = {}
     views: dict[str, View] = {}
-    for start, statement in _statements(text):
+    for start, statement in statements:
         places.start = start
         if not isinstance(statement, exp.Create) or statement.kind not in ("TABLE", "VIEW"):
             places.refuse(
@@ -43,7 +50,7 @@ def parse(text: str) -> Script:
                 "a script has tables and views",
                 "Known: CREATE TABLE … USING waltz, CREATE MATERIALIZED VIEW … AS SELECT.",
             )
-        places.only(statement, "this", "kind", "properties", "expression")
+        check_arguments(statement, places)
         name = _name(statement, places)
         if name.lower() in tables or name.lower() in views:
             places.refuse(statement.this, f"{name} is created twice")
@@ -51,6 +58,7 @@ def parse(text: str) -> Script:
             tables[name.lower()] = _table(statement, name, places)
         else:
             views[name.lower()] = _view(statement, name, {**tables, **views}, places)
+        check_nodes(statement, places)
     if not views:
         raise SqlError(1, 1, "the script has no view", "Add CREATE MATERIALIZED VIEW name AS SELECT ….")
     if len(tables) > TABLES_MAX or len(views) > VIEWS_MAX:
@@ -61,14 +69,13 @@ def parse(text: str) -> Script:
 def _statements(text: str) -> list[tuple[int, exp.Expr]]:
     """Parse each statement and say where it begins."""
     try:
-        tokens = sqlglot.tokenize(text, dialect="spark")
+        tokens = tokens_of(text)
         for number, token in enumerate(tokens):
             following = tokens[number + 1].token_type if number + 1 < len(tokens) else TokenType.SEMICOLON
             if token.token_type is TokenType.COMMA and following in _AFTER_COMMA:
                 raise SqlError(token.line, _start(text, token.start), "nothing follows this comma", "Remove it.")
         starts = [each.start for number, each in enumerate(tokens) if _begins(tokens, number)]
-        statements = [each for each in sqlglot.parse(text, dialect="spark") if each is not None]
-        return list(zip(starts, statements, strict=True))
+        return list(zip(starts, statements_of(text, tokens), strict=True))
     except ParseError as error:
         first: dict[str, Any] = error.errors[0] if error.errors else {}
         line, column = first.get("line") or 1, first.get("col") or 1
@@ -77,6 +84,8 @@ def _statements(text: str) -> list[tuple[int, exp.Expr]]:
         raise SqlError(1, 1, f"this is no SQL: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise SqlError(1, 1, "the script is nested too deeply") from None
+    except ValueError as error:
+        raise SqlError(1, 1, f"a string names a letter that there is not: {error}") from None
 
 
 def _begins(tokens: list[Token], number: int) -> bool:
@@ -110,7 +119,10 @@ def _table(statement: exp.Create, name: str, places: Places) -> Table:
                 key = option.name.lower()
                 if key not in OPTIONS:
                     places.refuse(option, f"{option.name} is no option of a table", f"Known: {', '.join(OPTIONS)}.")
-                options[key] = option.args["value"].name
+                value = option.args["value"]
+                if not isinstance(value, exp.Literal):
+                    places.refuse(option, f"option {key} is no literal", "Write a string, as in key 'id'.")
+                options[key] = value.name
         else:
             places.refuse(part, f"{part.sql(dialect='spark')} is not supported here")
     if using != "waltz" or statement.expression is not None:
@@ -155,7 +167,6 @@ def _columns(schema: exp.Schema, places: Places) -> tuple[Column, ...]:
     for part in schema.expressions:
         if not isinstance(part, exp.ColumnDef) or part.args.get("kind") is None:
             places.refuse(part, f"{part.sql(dialect='spark')} is no column", "Write NAME TYPE.")
-        places.only(part, "this", "kind")
         if NAME.fullmatch(part.name) is None or part.name in (TIME, DIFF):
             places.refuse(part, f"{part.name} is no name of a column", "Letters, digits and _, 63 at most.")
         if part.name.lower() in {column.name.lower() for column in columns}:

@@ -1,6 +1,5 @@
 """Transactions to Arrow batches, by the declared schema and Spark's modes for what does not fit."""
 
-import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -9,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pavane.dataflow import jsonrows
+from pavane.dataflow import arrowrows, jsonrows
 from pavane.dataflow.log import Transaction
 from pavane.spark.errors import ChainError, MalformedRecordError
 from pavane.spark.options import Format, Mode
@@ -70,38 +69,14 @@ class Decoder:
     def _arrow(self, transactions: Sequence[Transaction]) -> Rows:
         tables, counts, corrupt = [], [], list[str | None]()
         for transaction in transactions:
-            text: str | None = None
-            try:
-                table = self._table(transaction.data)
-            except (
-                pa.ArrowInvalid,
-                pa.ArrowKeyError,
-                pa.ArrowNotImplementedError,
-                pa.ArrowTypeError,
-                OSError,
-            ) as error:
-                if self._dropped(transaction, str(error)):
-                    counts.append(0)
-                    continue
-                table = pa.table([pa.nulls(1, f.type) for f in self._columns.data], schema=self._columns.data)
-                text = base64.b64encode(transaction.data).decode()
-            tables.append(table)
-            counts.append(table.num_rows)
-            corrupt.extend([text] * table.num_rows)
+            record = arrowrows.read(transaction.data, self._columns.data)
+            left_out = {row for row, problem in sorted(record.problems.items()) if self._dropped(transaction, problem)}
+            rows = [row for row in range(record.table.num_rows) if row not in left_out]
+            tables.append(record.table.take(pa.array(rows, pa.int64())) if left_out else record.table)
+            counts.append(len(rows))
+            corrupt += [record.text(row, transaction.data) if row in record.problems else None for row in rows]
         whole = pa.concat_tables(tables) if tables else self._columns.data.empty_table()
         return Rows(whole.columns, counts, corrupt)
-
-    def _table(self, data: bytes) -> pa.Table:
-        if not data:
-            return self._columns.data.empty_table()
-        with pa.ipc.open_stream(data) as stream:
-            found = stream.read_all()
-        found.validate(full=True)
-        arrays = [
-            found.column(f.name).cast(f.type) if f.name in found.column_names else pa.nulls(found.num_rows, f.type)
-            for f in self._columns.data
-        ]
-        return pa.table(arrays, schema=self._columns.data)
 
     # --- what does not fit, and the places ----------------------------------------------------------------------------
     def _dropped(self, transaction: Transaction, problem: str) -> bool:

@@ -9,12 +9,9 @@ from pathlib import Path
 from time import monotonic, time_ns
 from uuid import uuid4
 
-import pytest
-
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.querying import QueryError
 from pavane.dataflow.sql import parse
 from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
@@ -106,7 +103,6 @@ async def test_bad_oversized_negative_and_late_rows_are_told_and_harm_no_other_s
         assert await reading.listed() == [(1, 5)]
         # A row is taken back that comes only later.
         await reading.append(b'{"id": 5, "cents": 7, "__diff": -1}')
-        with pytest.raises(QueryError, match="a row is there -1 times: more rows were taken back than there were"):
-            await reading.listed()
+        assert await reading.listed() == [(1, 5)]
         await reading.append(b'{"id": 5, "cents": 7, "__diff": 2}')
         assert await reading.listed() == [(1, 5), (5, 7)]

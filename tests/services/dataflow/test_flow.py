@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from pavane.dataflow import flow
-from pavane.dataflow.flow import ViewFlow
+from pavane.dataflow.flow import Present, ViewFlow
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.ports import ViewError
+from pavane.dataflow.ports import SqlError, ViewError
 from pavane.dataflow.rows import Multiset, table_of, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
@@ -106,6 +106,94 @@ def test_decimals_are_added_exactly() -> None:
 def test_a_number_out_of_range_is_said(sql: str) -> None:
     with pytest.raises(ViewError, match=r"out of range|does not fit"):
         contents(sql, "x BIGINT", [((2**62,), 1, 1), ((2**62,), 1, 1)])
+
+
+def shown(expression: str, columns: str, *rows: tuple[object, ...]) -> list[object]:
+    """What an expression over the columns of a row is, for each row."""
+    numbered = [((number, *row), 1, 1) for number, row in enumerate(rows)]
+    found = contents(f"SELECT number, {expression} AS x FROM t", f"number BIGINT, {columns}", numbered)
+    return [x for _, x in sorted(found, key=lambda row: str(row[0]).zfill(9))]
+
+
+def test_not_like_is_the_opposite_of_like() -> None:
+    rows = [((text,), 1, 1) for text in ("ab", "b", "xb", "a", None)]
+    assert contents("SELECT s FROM t WHERE s NOT LIKE '%b'", "s STRING", rows) == Counter({("a",): 1})
+    assert contents("SELECT s FROM t WHERE NOT s NOT LIKE 'x%'", "s STRING", rows) == Counter({("xb",): 1})
+    grouped = "SELECT s, count(*) AS n FROM t GROUP BY s HAVING s NOT LIKE '%b'"
+    assert contents(grouped, "s STRING", rows) == Counter({("a", 1): 1})
+
+
+def test_string_literals_are_those_of_spark() -> None:
+    written = {
+        "'q''q'": "q'q",
+        "''''": "'",
+        "'q' 'q'": "qq",
+        '"q""q"': 'q"q',
+        r"'a\nb\\c\'d'": "a\nb\\c'd",
+        r"'\u00e9\101\q'": "éAq",
+        "''": "",
+    }
+    for text, value in written.items():
+        assert shown(text, "s STRING", ("x",)) == [value], text
+        assert contents(f"SELECT s FROM t WHERE s = {text}", "s STRING", [((value,), 1, 1)]) == Counter({(value,): 1})
+
+
+def test_a_cast_to_a_narrow_integer_is_of_its_range() -> None:
+    assert shown("CAST(i AS INT) + 1", "i BIGINT", (2**31 - 1,), (None,)) == [2**31, None]
+    with pytest.raises(ViewError, match="out of range"):
+        shown("CAST(i AS INT)", "i BIGINT", (2**31,))
+
+
+def test_a_cast_to_more_digits_has_them() -> None:
+    assert shown("CAST(CAST(i AS DECIMAL(19,0)) AS DECIMAL(30,5)) * 1.5", "i BIGINT", (7,)) == [Decimal("10.500000")]
+
+
+def test_decimals_of_two_types_are_compared_exactly() -> None:
+    rows = ((Decimal("9" * 30),), (Decimal(1),), (Decimal(0),))
+    assert shown("p > 0.5", "p DECIMAL(30,0)", *rows) == [True, True, False]
+    assert shown("p IN (1.5, 1)", "p DECIMAL(30,0)", *rows) == [False, True, False]
+    both = ((None, Decimal("9" * 20)), (Decimal("0.5"), None))
+    assert shown("coalesce(p, q)", "p DECIMAL(11,10), q DECIMAL(20,0)", *both) == [Decimal("9" * 20), Decimal("0.5")]
+    with pytest.raises(SqlError, match=r"a comparison of .* needs 39 digits, DECIMAL has 38"):
+        shown("p > 0.5", "p DECIMAL(38,0)", *rows)
+
+
+def test_decimals_are_multiplied_and_added_in_full() -> None:
+    most = Decimal("99999999999999.9999")
+    assert shown("p * p", "p DECIMAL(18,4)", (most,)) == [Decimal("9999999999999999980000000000.00000001")]
+    assert shown("p + p", "p DECIMAL(18,4)", (most,)) == [most + most]
+    exact = Decimal("0.12345678901234567891")
+    assert shown("CAST(p AS DOUBLE)", "p DECIMAL(38,20)", (exact,)) == [float(exact)]
+
+
+def test_case_and_blanks_are_those_of_spark() -> None:
+    words = [("ß",), ("İ",), ("ΑΣ ΣΑΣ.",), ("ŉ",), ("\u00a0a\u3000",), (" \ta ",), (None,)]
+    assert shown("upper(s)", "s STRING", *words)[:4] == ["SS", "İ", "ΑΣ ΣΑΣ.", "ʼN"]
+    assert shown("lower(s)", "s STRING", *words)[:4] == ["ß", "i̇", "ας σας.", "ŉ"]
+    assert shown("trim(s)", "s STRING", *words)[4:] == ["\u00a0a\u3000", "\ta", None]
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ((1e308, 1e308, -1e308), 1e308),
+        ((1e308, 1e308), math.inf),
+        ((-1e308, -1e308), -math.inf),
+        ((1e308, 1e308, -1e308, -1e308, 0.1), 0.1),
+    ],
+)
+def test_a_sum_of_doubles_may_be_too_large_on_its_way(values: tuple[float, ...], wanted: float) -> None:
+    rows = [((value,), 1, 1) for value in values]
+    assert contents("SELECT sum(x) AS s FROM t", "x DOUBLE", rows) == Counter({(wanted,): 1})
+
+
+def test_a_row_that_was_taken_back_before_it_came_is_not_there() -> None:
+    schema = pa.schema([("s", pa.string())])
+    present = Present()
+    early, late, more = [(("a",), 1, -1)], [(("a",), 2, 1), (("b",), 2, 1)], [(("a",), 3, 2)]
+    gone = [(("b",), 4, -1), (("a",), 5, -2)]
+    held = [list(updates_of(present.step(table_of(rows, schema)))) for rows in (early, late, more, gone)]
+    assert held == [[], [(("b",), 2, 1)], [(("a",), 3, 2)], gone]
 
 
 def test_an_aggregate_over_nothing_has_one_row() -> None:

@@ -95,6 +95,50 @@ async def test_failfast_names_the_row() -> None:
         await read(LogSource(Records(*BAD)), table(", mode 'FAILFAST'"), 5)
 
 
+NUMBERS = 1000
+
+
+def stream(**columns: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    whole = pa.table(columns)
+    with pa.ipc.new_stream(sink, whole.schema) as writer:
+        writer.write_table(whole)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (", mode 'PERMISSIVE'", NUMBERS),
+        (", mode 'DROPMALFORMED'", NUMBERS - 2),
+        (", diff 'true'", NUMBERS - 2),
+        (", key 'id'", NUMBERS - 2),
+    ],
+)
+async def test_a_value_that_does_not_fit_costs_its_row_of_an_arrow_record(options: str, left: int) -> None:
+    ids = [str(number) for number in range(NUMBERS)]
+    ids[17], ids[500] = "seventeen", ""
+    data = stream(id=ids, price=["1.5"] * NUMBERS, __diff=[1] * NUMBERS)
+    source = LogSource(Records(data, stream(id=["1000"], price=["2"], __diff=[1])))
+    rows = await read(source, table(f", format 'arrow'{options}", "id BIGINT, price DECIMAL(8,2)"), 2)
+    assert len(rows) == left + 1
+    known = [row["id"] for row in rows if row["id"] is not None]
+    assert sorted(known) == [number for number in range(NUMBERS + 1) if number not in (17, 500)]
+    assert {row["price"] for row in rows} == {Decimal("1.50"), Decimal(2)}
+    assert source.bad_count == 2
+    assert "column 'id'" in source.bad[0].reason
+    assert "seventeen" in source.bad[0].reason
+
+
+async def test_a_string_column_keeps_what_a_record_says() -> None:
+    log = Records(
+        b'{"s": 1.50}', b'{"s": {"a" : 1.5, "b": [1e2]}}', b'[{"s": 1e2}, {"s": true}, {"s": "x"}, {"s": null}]'
+    )
+    rows = await read(LogSource(log), table(columns="s STRING"), 3)
+    assert [row["s"] for row in rows] == ["1.50", '{"a" : 1.5, "b": [1e2]}', "1e2", "true", "x", None]
+
+
 WRONG = b'{"id": 2, "price": "x", "__diff": 1}'
 
 

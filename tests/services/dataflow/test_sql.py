@@ -74,7 +74,7 @@ def test_equal_queries_have_equal_plans() -> None:
         ("SELECT o.custmer FROM orders o JOIN names n ON o.id = n.id", 8, "Is customer meant?"),
         ("WITH x AS (SELECT id FROM y), y AS (SELECT id FROM orders) SELECT id FROM x", 27, "there is no table y"),
         ("WITH x AS (SELECT id FROM orders), X AS (SELECT id FROM orders) SELECT id FROM x", 36, "WITH names X twice"),
-        ("WITH RECURSIVE x AS (SELECT id FROM orders) SELECT id FROM x", None, "recursive is not supported here"),
+        ("WITH RECURSIVE x AS (SELECT id FROM orders) SELECT id FROM x", None, "RECURSIVE is not supported here"),
         ("SELECT o.id FROM orders o RIGHT JOIN names n ON o.id = n.id", 38, "RIGHT JOIN is not supported"),
         ("SELECT o.id FROM orders o JOIN names n ON o.id < n.id", 43, "is no equality between the two tables"),
         ("SELECT id FROM orders o JOIN names n ON o.id = n.id", 8, "column id is ambiguous"),
