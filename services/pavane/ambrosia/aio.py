@@ -472,8 +472,18 @@ class Runner:
         number = self._next_stream()
         self._writers[number] = writer
         self.call(lambda: self.core.links.dialled(number, peer, channel))
+        self._adapter.begin(self._greeting(number, peer, writer), name="ambrosia-greeting")
         await self._read_stream(number, (reader, writer), rest)
         return self._holds.pop(number, 0.0)
+
+    async def _greeting(self, number: int, peer: str, writer: asyncio.StreamWriter) -> None:
+        """End a stream on which the peer, which speaks first there, says nothing."""
+        while not self.core.links.greeted(number):
+            await asyncio.sleep(LINK_HELLO_S)
+            if self.core.reads_links and not self.core.links.greeted(number):
+                self.states[peer] = f"unreachable: it took a stream and said nothing on it for {LINK_HELLO_S:.0f} s"
+                writer.transport.abort()
+                return
 
     def _fault(self, error: Exception) -> str:
         if self._tls is not None and isinstance(error, ssl.SSLError):

@@ -7,6 +7,11 @@ from typing import Any, cast
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+def is_closed(reader: asyncio.StreamReader) -> bool:
+    """Whether the other side has ended a stream of which nothing is left to read, in order or by a reset."""
+    return reader.at_eof() or reader.exception() is not None
+
+
 class Intake(asyncio.BufferedProtocol):
     """Reads a connection in place of its ``StreamReader``, which needs a task, another turn and memory for each read.
 

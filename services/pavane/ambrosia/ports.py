@@ -2,12 +2,12 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
 
 from pavane.ambrosia.errors import Fatal, FatalError
-from pavane.ambrosia.intake import Connection
+from pavane.ambrosia.intake import Connection, is_closed
 from pavane.ambrosia.wire.limits import LB_SEND_BYTES
 
 LOOPBACK = "127."  # whatever address of it a process beside us has bound
@@ -31,12 +31,32 @@ class SocketOrder(Enum):
 class BindingPort:
     """The two sockets of the application; one application in its life."""
 
-    def __init__(self, host: str, receive_port: int, send_port: int, order: SocketOrder, detect_s: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        receive_port: int,
+        send_port: int,
+        order: SocketOrder,
+        detect_s: float,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._host = host
         self._ports = (receive_port, send_port)
         self._order = order
         self._detect_s = detect_s
+        self._say = say
         self._listener: socket.socket | None = None
+        self._streams = 0
+
+    @property
+    def missing(self) -> str:
+        """Say which stream of the application is not there, empty once both are."""
+        rp, sp = self._ports
+        return (
+            f"the application has not connected to {self._host}:{rp},{sp}",
+            f"the application has opened {self._host}:{rp} but not {self._host}:{sp}",
+            "",
+        )[self._streams]
 
     def listen(self) -> None:
         """Bind the first port; ``FatalError`` 4 if it is taken."""
@@ -49,9 +69,18 @@ class BindingPort:
                 self.listen()
             first = await self._accept()
             reader, writer = await asyncio.open_connection(sock=first, limit=READ_BYTES)
-            second = await self._second(reader)
+            self._streams = 1
+            second: socket.socket | None = None
+            try:
+                second = await self._second(reader)
+            finally:
+                self._streams = 0 if second is None else 2
+                if second is None:
+                    await close_writer(writer)
             if second is None:
-                await close_writer(writer)
+                rp, sp = self._ports
+                why = "went away" if is_closed(reader) else f"did not open port {sp} within {LB_CONNECT_S:.0f} s"
+                self._say(f"Error: whoever opened port {rp} {why}; waiting for the application again")
                 continue
             second.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LB_SEND_BYTES)
             return (reader, writer), await asyncio.open_connection(sock=second, limit=READ_BYTES)
@@ -66,7 +95,7 @@ class BindingPort:
         accepting = asyncio.ensure_future(self._accept())
         loop = asyncio.get_running_loop()
         until = loop.time() + LB_CONNECT_S
-        while not accepting.done() and not reader.at_eof() and loop.time() < until:
+        while not accepting.done() and not is_closed(reader) and loop.time() < until:
             await asyncio.wait({accepting}, timeout=LOOK_S)
         if accepting.done():
             return accepting.result()
@@ -78,7 +107,7 @@ class BindingPort:
     async def _dial(self, reader: asyncio.StreamReader, seconds: float) -> socket.socket | None:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while loop.time() < until and not reader.at_eof():
+        while loop.time() < until and not is_closed(reader):
             sock = socket.socket()
             sock.setblocking(False)
             try:

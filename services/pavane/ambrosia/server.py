@@ -24,7 +24,7 @@ from pavane.ambrosia.core.coordinator import LOG_TRIGGER_BYTES, Coordinator, Set
 from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Superseded
 from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, served
 from pavane.ambrosia.state import Meta, Phase, Progress
-from pavane.ambrosia.storage import LOG, CheckpointReader, Place, Registry, Replay, Row, Store
+from pavane.ambrosia.storage import CheckpointReader, Place, Registry, Replay, Row, Store, instance_folder, last_log
 from pavane.ambrosia.wire.limits import MIB, NEW_NAME_BYTES_MAX
 from pavane.runtime.certificates import Certificates
 from pavane.wal.files import DiskFolder
@@ -33,6 +33,7 @@ EXIT_USAGE = 1
 EXIT_STOPPED = 0
 COMMITTER_BITS = 31
 SILENT_S = 3.0  # an application that said nothing for so long does not tell how far its replay is
+FIRST_STATE_S = 300.0  # from the first record to the application's first checkpoint, which is durable by then
 FENCE_POLL_S = 0.05  # how soon a writer that was overtaken ends, how often it shows that it lives and others look
 
 
@@ -85,8 +86,8 @@ class Server:
         """``resolve`` finds other coordinators; without it the registry does."""
         self.options = options
         self.stage = "Initialization"
-        self.connected = False
-        """Whether the application has opened its streams."""
+        ports = options.receive_port, options.send_port
+        self._port = BindingPort(options.host, *ports, options.order, options.detect_s, say)
         self.took_over_s: float | None = None
         """How long nobody could write while this coordinator took over: from its fence until it led."""
         self._resolve = resolve or self._registered
@@ -148,6 +149,13 @@ class Server:
         return self._replay.bytes_read * left // given if given else 0
 
     @property
+    def missing(self) -> str:
+        """Say what the application owes before it can be served, empty if nothing."""
+        if self._runner is not None and self._runner.core.phase in (Phase.INIT, Phase.FIRST):
+            return "the application is connected but sent no first state yet"
+        return self._port.missing
+
+    @property
     def live(self) -> bool:
         """Whether this coordinator leads and its links are open."""
         return self._runner is not None and self._runner.core.live
@@ -188,24 +196,22 @@ class Server:
         """Live until something ends it; returns after ``stop``."""
         options = self.options
         store = Store(self._folder, self._registry, options.name, self._generation, self._place.tenure)
-        port = BindingPort(options.host, options.receive_port, options.send_port, options.order, options.detect_s)
         self._tending = asyncio.ensure_future(self._tend(store))
         try:
             self._follows = options.read_only or await self._waits(store)
             self._settings(store.refresh())
             self._say(f"Logs directory: {self._folder}")
             self._say("Every record is synced to disk before it is acknowledged")
-            port.listen()
+            self._port.listen()
             async with served(await self._listen()):
                 self._say("Ready ...")
-                binding = await self._or_stopped(port.accept())
+                binding = await self._or_stopped(self._port.accept())
                 if binding is not None:
-                    self.connected = True
                     await self._serve(store, binding)
         finally:
             self._tending.cancel()
             await asyncio.wait({self._tending})
-            port.close()
+            self._port.close()
             store.close()
 
     async def _tend(self, store: Store) -> None:
@@ -328,6 +334,10 @@ class Server:
                 self.took_over_s = asyncio.get_running_loop().time() - self._fenced_at
         self.stage = "ReadWrite"
         self._link_version(core.settings.version)
+        await asyncio.sleep(FIRST_STATE_S)
+        if not core.live:
+            text = f"the application opened both streams and sent no first state within {FIRST_STATE_S:.0f} s"
+            raise FatalError(Fatal.STORAGE, f"{text}; look at its log")
         await asyncio.Event().wait()
 
     def _link_version(self, version: int) -> None:
@@ -388,11 +398,6 @@ class Server:
         return [(host, int(port))] if host and port.isdigit() else []
 
 
-def instance_folder(log: str, name: str, version: int) -> Path:
-    """Return where an instance of this version has its files."""
-    return Path(f"{log}{name}_{version}")
-
-
 def new_committer() -> int:
     """Return the number of a new instance's log: 31 bits, sign-extended."""
     return random.SystemRandom().getrandbits(COMMITTER_BITS) - (1 << (COMMITTER_BITS - 1))
@@ -446,12 +451,6 @@ class DebugServer:
 
 async def _nobody(_: str) -> list[tuple[str, int]]:
     return []
-
-
-def last_log(folder: DiskFolder) -> int:
-    """Return the greatest number of a log file in ``folder``."""
-    numbers = [name.removeprefix(LOG) for name in folder.names() if name.startswith(LOG)]
-    return max((int(text) for text in numbers if text.isdigit()), default=0)
 
 
 # --- executables --------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pavane.ambrosia.effects import (
     Append,
@@ -453,3 +454,14 @@ class CheckpointReader:
     def close(self) -> None:
         """Release the file."""
         self._file.close()
+
+
+def instance_folder(log: str, name: str, version: int) -> Path:
+    """Return where an instance of this version has its files."""
+    return Path(f"{log}{name}_{version}")
+
+
+def last_log(folder: Folder) -> int:
+    """Return the greatest number of a log file in ``folder``."""
+    numbers = [name.removeprefix(LOG) for name in folder.names() if name.startswith(LOG)]
+    return max((int(text) for text in numbers if text.isdigit()), default=0)

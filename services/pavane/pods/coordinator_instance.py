@@ -206,14 +206,10 @@ class Instance:
 
     def _blockers(self) -> tuple[Blocker, ...]:
         server = self.server
-        if server is not None and server.connected:
-            return ()
+        if server is not None and server.missing:
+            return (Blocker("ApplicationMissing", f"{server.missing}; look at the log of its container"),)
         if server is not None:
-            text = (
-                f"the application has not connected to {self._options.host}:{RECEIVE_PORT},{SEND_PORT}; look at the "
-                "log of its container"
-            )
-            return (Blocker("ApplicationMissing", text),)
+            return ()
         return (Blocker("CoordinatorDown", self.fault),) if self.fault and not self.fenced else ()
 
     async def _resolve(self, peer: str) -> list[tuple[str, int]]:

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError
-from pavane.ambrosia.intake import Connection
+from pavane.ambrosia.intake import Connection, is_closed
 
 CONNECT_RETRY_S = 0.25  # 18.1
 CONNECT_WARN_S = 10.0  # between two lines about a coordinator that is not there
@@ -115,48 +116,89 @@ class Child:
 
 @dataclass(slots=True)
 class Streams:
-    """Both connections to the coordinator."""
+    """Both connections to the coordinator: what it sends, and what it takes."""
 
     incoming: Connection
-    writer: asyncio.StreamWriter
+    outgoing: Connection
 
     def close(self) -> None:
         """Close both; the coordinator ends with them."""
-        self.writer.close()
+        self.outgoing[1].close()
         self.incoming[1].close()
 
     async def closed(self) -> None:
         """Wait until both are closed."""
-        for writer in (self.writer, self.incoming[1]):
+        for _, writer in (self.outgoing, self.incoming):
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
+    async def half_closed(self) -> None:
+        """Return when the coordinator has closed the stream on which it says nothing."""
+        with contextlib.suppress(OSError):
+            await self.outgoing[0].read(1)
+
 
 async def connect(address: Address | None, child: Child | None, warn: Callable[[str], None]) -> Streams:
-    """Connect to ``rp``, then to ``sp``, however long it takes; raises ``CoordinatorLost`` if ``child`` ended."""
+    """Connect to ``rp``, then to ``sp``, however long it takes; raises ``CoordinatorLost`` if ``child`` ended.
+
+    A coordinator that closes the first stream before it opened the second has ended, or has waited long enough: both
+    are dialled again, since only who came to its ``rp`` finds it at its ``sp``.
+    """
     if child is not None:
         address = child.address
     if address is None:
         raise ValueError("neither an address nor a coordinator")
-    _, writer = await _open(address, address.rp, child, warn)
-    try:
-        return Streams(await _open(address, address.sp, child, warn), writer)
-    except BaseException:
-        writer.close()
-        raise
-
-
-async def _open(address: Address, port: int, child: Child | None, warn: Callable[[str], None]) -> Connection:
-    loop = asyncio.get_running_loop()
-    since = warned = loop.time()
+    dialling = _Dialling(address, child, warn)
     while True:
-        if child is not None and child.ended is not None:
-            raise CoordinatorLost(f"the coordinator ended with exit code {child.ended}: {await child.said()}")
+        outgoing = await dialling.open(address.rp)
+        incoming = None
         try:
-            # From its own address: in pods each has one, and the coordinator refuses all others.
-            return await asyncio.open_connection(address.host, port, local_addr=(address.host, 0))
-        except OSError as error:
-            if loop.time() - warned >= CONNECT_WARN_S:
-                warned = loop.time()
-                warn(f"no coordinator at {address.host}:{port} for {warned - since:.0f} s: {error.strerror}")
+            incoming = await dialling.open(address.sp, outgoing[0])
+            if incoming is not None:
+                return Streams(incoming, outgoing)
+        finally:
+            if incoming is None:
+                outgoing[1].transport.abort()
+        warn(f"the coordinator at {address.host}:{address.rp} closed the connection before it took the second one")
         await asyncio.sleep(CONNECT_RETRY_S)
+
+
+class _Dialling:
+    """Attempts to connect, and what is said of them."""
+
+    def __init__(self, address: Address, child: Child | None, warn: Callable[[str], None]) -> None:
+        self._address = address
+        self._child = child
+        self._warn = warn
+        self._since = self._warned = asyncio.get_running_loop().time()
+
+    @overload
+    async def open(self, port: int) -> Connection: ...
+    @overload
+    async def open(self, port: int, first: asyncio.StreamReader) -> Connection | None: ...
+    async def open(self, port: int, first: asyncio.StreamReader | None = None) -> Connection | None:
+        """Connect to ``port``; ``None`` once ``first``, the stream that was opened before, is closed."""
+        host = self._address.host
+        while True:
+            child = self._child
+            if child is not None and child.ended is not None:
+                raise CoordinatorLost(f"the coordinator ended with exit code {child.ended}: {await child.said()}")
+            try:
+                # From its own address: in pods each has one, and the coordinator refuses all others.
+                found = await asyncio.open_connection(host, port, local_addr=(host, 0))
+            except OSError as error:
+                self._say(f"no coordinator at {host}:{port}", error)
+            else:
+                ours, theirs = (found[1].get_extra_info(name) for name in ("sockname", "peername"))
+                if ours != theirs and (first is None or not is_closed(first)):  # a port may meet itself
+                    return found
+                found[1].transport.abort()
+            if first is not None and is_closed(first):
+                return None
+            await asyncio.sleep(CONNECT_RETRY_S)
+
+    def _say(self, what: str, error: OSError) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._warned >= CONNECT_WARN_S:
+            self._warned = now
+            self._warn(f"{what} for {now - self._since:.0f} s: {error.strerror}")

@@ -38,6 +38,7 @@ R = TypeVar("R")
 I = TypeVar("I", bound=Immortal)  # noqa: E741 - an immortal
 
 EXIT_LOST = 70  # 18.2: whoever supervises the process starts it again
+FIRST_RECORD_S = 900.0  # for the first byte: the coordinator checks a whole checkpoint before it, of 64 GiB at most
 REQUESTS_OPEN_MAX = 4096  # calls from outside that wait for their answers; more wait before they are logged
 READ_BYTES = 1 << 18
 CHILD_START_S = 10.0  # the coordinator of a process that was killed ends within moments, and frees its lock
@@ -184,6 +185,18 @@ class Runner:
             _log.error("the immortal cannot go on", instance=self.engine.name, seq=self.engine.seq, exc_info=error)
         self._end(why)
 
+    async def watch(self) -> None:
+        """End when the coordinator closes the stream on which it only listens, or never says anything on the other."""
+        closed = asyncio.ensure_future(self._streams.half_closed())
+        try:
+            await asyncio.wait({closed}, timeout=FIRST_RECORD_S)
+            if not closed.done() and self.engine.binding.committer is None:
+                self._end(f"the coordinator took both connections and said nothing for {FIRST_RECORD_S:.0f} s")
+            await closed
+            self._end("the coordinator closed the connection")
+        finally:
+            closed.cancel()
+
     def _took(self, data: memoryview) -> bool:
         self.engine.feed(data)
         return not self._steps()
@@ -224,7 +237,7 @@ class Runner:
         """Send what the engine has to send, do what it wants done."""
         self._turning = False
         if out := self.engine.take():
-            self._streams.writer.write(out)
+            self._streams.outgoing[1].write(out)
         if self.engine.life is not Life.FRESH:
             self.restored.set()
         if self.engine.life is Life.PRIMARY:
@@ -400,8 +413,9 @@ async def serve(
         lost: asyncio.Future[str] = loop.create_future()
         runner = Runner(engine, streams, lambda why: None if lost.done() else lost.set_result(why))
         reading = asyncio.create_task(runner.run())
+        watching = asyncio.create_task(runner.watch())
         ending = asyncio.create_task(_after(lost))
-        stack.push_async_callback(_cancelled, reading, ending)
+        stack.push_async_callback(_cancelled, reading, watching, ending)
         stack.push_async_callback(runner.close)
         await (runner.primary if until == "primary" else runner.restored).wait()
         handle: Handle[I] = Handle(runner, loop)

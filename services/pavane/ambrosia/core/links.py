@@ -203,6 +203,11 @@ class Links:
         stream = self._streams.get(number)
         return stream is not None and stream.blocked
 
+    def greeted(self, number: int) -> bool:
+        """Whether the peer has said its first message on a stream, or owes none."""
+        stream = self._streams.get(number)
+        return stream is None or stream.greeted
+
     def peer(self, number: int) -> str:
         """Return who is at the other end of a stream, "" if it is closed."""
         stream = self._streams.get(number)
