@@ -86,6 +86,27 @@ async def test_a_client_of_version_4_mounts_feeds_and_fetches(tmp_path: Path) ->
         writer.hang_up("done")
 
 
+@pytest.mark.parametrize("first", [0, 1, 99])
+async def test_a_connection_that_asked_as_another_client_before_it_mounted_appends_and_leaves_nothing(
+    tmp_path: Path, first: int
+) -> None:
+    async with running_log(tmp_path) as log:
+        for round_ in range(2):
+            client = await RawClient.connect(log.servers[0].port, versions=range(5), client=first)
+            client.send(m.HighWaterMarkRequest(client.reqid()))
+            assert (await client.next(m.HighWaterMarkResponse)).txid == round_ - 1
+            client.client = 1
+            await client.mount()  # a later one is no greater than the one that was here before
+            reqid = client.append(b"hello")
+            client.send(m.FlushRequest(client.reqid()))
+            assert (await client.next(m.FlushResponse)).txid == round_
+            client.send(m.FeedRequest(client.reqid(), round_ - 1))
+            assert await client.next(m.FeedData) == m.FeedData(reqid, round_, 7)
+            client.hang_up("done")
+            [partition] = log.servers[0].running.owned.values()
+            await eventually(lambda partition=partition: not partition.clients)
+
+
 async def test_the_log_goes_on_without_one_storage_node_and_takes_it_back(tmp_path: Path) -> None:
     async with running_log(tmp_path) as log:
         client = await RawClient.connect(log.servers[0].port)

@@ -345,7 +345,8 @@ class Partition(Storing):
         return False
 
     def _mount(self, connection: Connection, request: m.MountRequest) -> None:
-        client = request.reqid.client
+        client = connection.client
+        assert client is not None  # noqa: S101 -- the server has noted it with the first message
         if connection.net_seq is None:
             connection.net_seq = request.net_seq
         present = self.clients.get(client)
