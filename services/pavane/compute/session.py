@@ -1,6 +1,7 @@
 """One stream while a replica or a stage port serves it (docs/specs/compute.md 2.1)."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -9,7 +10,8 @@ import grpc
 from pavane.compute.wire import decode_command
 from pavane.wire import RemoteProtocolError
 
-FIRST_MESSAGE_SECONDS_MAX = 10.0
+FIRST_MESSAGE_SECONDS_MAX = 10.0  # for each of the messages that a stream begins with
+FIRST_MESSAGES = 2  # CreateTimely and CreateInstance
 STOP_SECONDS_MAX = 0.2  # for streams to hear that the pod goes
 
 Take = Callable[["Session", Any, str], Awaitable[None]]
@@ -61,13 +63,15 @@ class Session:
 
     async def _receive(self, context: Any, take: Take) -> None:
         """Read commands until the controller ends its side or the stream is to end."""
-        try:
-            async with asyncio.timeout(FIRST_MESSAGE_SECONDS_MAX):
-                data = await context.read()
-        except TimeoutError:
-            self.end("DEADLINE_EXCEEDED", f"no message within {FIRST_MESSAGE_SECONDS_MAX:g} s")
-            return
-        while data is not grpc.aio.EOF:
+        for taken in itertools.count():
+            try:
+                async with asyncio.timeout(FIRST_MESSAGE_SECONDS_MAX if taken < FIRST_MESSAGES else None):
+                    data = await context.read()
+            except TimeoutError:
+                self.end("DEADLINE_EXCEEDED", f"no message within {FIRST_MESSAGE_SECONDS_MAX:g} s")
+                return
+            if data is grpc.aio.EOF:
+                return
             try:
                 command, traceparent = decode_command(data)
             except RemoteProtocolError as error:
@@ -75,4 +79,3 @@ class Session:
                 return
             await take(self, command, traceparent)
             self.changed.set()
-            data = await context.read()

@@ -34,6 +34,7 @@ HIGH_WATER_ROUTER_IN = 2000
 HIGH_WATER_OUT = 10_000
 HIGH_WATER_SIDE = 64
 SUBSCRIPTION_BYTES = 64 << 10  # of what a subscriber sends at a time
+HANDSHAKE_MS = 10_000  # for greeting and CURVE of who connected; then it is hung up on
 BACKLOG = 512
 RESOLVE_AGAIN_S = 1.0  # a name is asked again when its peer was silent for so long (8.2)
 
@@ -105,6 +106,7 @@ class Sockets:
                 self._publisher.set(zmq.SNDHWM, HIGH_WATER_OUT)
                 self._publisher.set(zmq.LINGER, 0)
                 self._publisher.set(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES)
+                self._publisher.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
                 self._secure(self._publisher)
                 _bind(self._publisher, publish)
                 listeners.append(self._publisher)
@@ -133,6 +135,7 @@ class Sockets:
         router.set(zmq.TCP_KEEPALIVE_IDLE, IDLE_ROUTER_S)
         router.set(zmq.TCP_KEEPALIVE_INTVL, IDLE_ROUTER_PROBE_S)
         router.set(zmq.BACKLOG, BACKLOG)
+        router.set(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self._secure(router)
         _bind(router, bind)
         return router

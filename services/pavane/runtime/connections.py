@@ -8,6 +8,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from pavane.runtime.door import Door
 
 HEADER_S = 10.0  # for the head of a request, from the connection or from its first byte on
+BODY_S = 30.0  # for each further piece of its body, which networks that lose much may hold up
 CONNECTIONS_MAX = 512  # below half of the 1,024 descriptors that a process often has
 
 
@@ -33,7 +34,10 @@ class Places:
 
 
 class BoundedProtocol(H11Protocol):
-    """An HTTP connection that ends when no request comes in HEADER_S, and that others may displace while it is idle."""
+    """An HTTP connection that others may displace while it is idle.
+
+    It ends when no request comes in HEADER_S, and when nothing of a request's body comes in BODY_S.
+    """
 
     places: Places
 
@@ -54,6 +58,7 @@ class BoundedProtocol(H11Protocol):
         super().data_received(data)
         if not self.idle:
             self._stop_waiting()
+            self._wait_for_body()
         elif self._patience is None:
             self._patience = self.loop.call_later(HEADER_S, self._give_up)
 
@@ -71,6 +76,19 @@ class BoundedProtocol(H11Protocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+    def _wait_for_body(self) -> None:
+        if self.cycle is not None and self.cycle.more_body:
+            self._patience = self.loop.call_later(BODY_S, self._give_up_body)
+
+    def _give_up_body(self) -> None:
+        self._patience = None
+        if self.idle:
+            return
+        if self.flow.read_paused:  # it is us who does not read
+            self._wait_for_body()
+        elif self.cycle is not None and self.cycle.more_body:
+            self.end()
 
     def _give_up(self) -> None:
         self._patience = None

@@ -25,6 +25,7 @@ PATH_BYTES_MAX = 107  # what sockaddr_un holds
 REQUEST_BYTES_MAX = 8192  # 32 seeds with long names
 LINE_BYTES_MAX = 1 << 26  # an answer with the largest table, 65,535 members, and some of them with metadata
 DEAD_TOLD_MAX = 100  # of those who died last; there may be four times as many as live members
+REQUEST_S = 10.0  # for a request, which is one line and written at once
 CONNECTIONS_MAX = 32  # people and scripts on this machine
 _RUNTIME_VARIABLE = "XDG_RUNTIME_DIR"
 
@@ -117,14 +118,15 @@ class ControlServer:
 
         gone: asyncio.Task[bytes] | None = None
         try:
-            request = await reader.readline()
+            async with asyncio.timeout(REQUEST_S):
+                request = await reader.readline()
             gone = asyncio.create_task(reader.read(1))
             gone.add_done_callback(cancel)
             async for line in self._busy() if busy else self._lines(request):
                 writer.write(json.dumps(line).encode() + b"\n")
                 await writer.drain()
-        except (ConnectionError, ValueError, asyncio.CancelledError):
-            pass  # the asker went away, sent an endless line, or the member ends
+        except (ConnectionError, TimeoutError, ValueError, asyncio.CancelledError):
+            pass  # the asker went away, sent an endless line or none, or the member ends
         finally:
             if gone is not None:
                 gone.remove_done_callback(cancel)

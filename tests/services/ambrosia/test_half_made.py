@@ -137,12 +137,12 @@ async def test_an_application_leaves_a_coordinator_that_says_nothing(monkeypatch
     assert lost[0] == "the coordinator took both connections and said nothing for 0 s"
 
 
-async def test_an_application_ends_with_either_stream() -> None:
-    for stream in (0, 1):
-        async with beside() as (_, lost, binding):
-            await close_writer(binding[stream][1])
-            await eventually(lambda lost=lost: lost, WAIT_S)
-            assert "the coordinator" in lost[0]
+@pytest.mark.parametrize("stream", [0, 1], ids=["rp", "sp"])
+async def test_an_application_ends_with_either_stream(stream: int) -> None:
+    async with beside() as (_, lost, binding):
+        await close_writer(binding[stream][1])
+        await eventually(lambda: lost, WAIT_S)
+        assert "the coordinator" in lost[0]
 
 
 @pytest.mark.parametrize("order", SocketOrder)

@@ -16,9 +16,11 @@ from pavane.raft.sockets import NOISE_MESSAGES, CannotBind, Input, Sockets
 from pavane.raft.wire.frames import FRAME_BYTES, FRAMES_MAX
 from tests.services.eventually import eventually
 from tests.services.raft.crowd import Member, message
+from tests.services.raft.peers import free_url
 from tests.services.raft.stranger import Stranger
 
 WAIT_S = 20.0
+ZMTP_GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" + bytes(48)
 ANYWHERE = "tcp://127.0.0.1:0"
 
 
@@ -390,6 +392,23 @@ async def test_published_messages_reach_subscribers(outside: Outside) -> None:
 async def test_without_a_publisher_nothing_is_published() -> None:
     async with bench() as peer:
         assert not peer.sockets.send(PUBLISH, [b"topic"])
+
+
+@pytest.mark.parametrize(
+    "said", [b"", ZMTP_GREETING[:12], ZMTP_GREETING], ids=["nothing", "half a greeting", "no READY"]
+)
+async def test_a_connection_that_ends_no_handshake_is_ended(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets_module, "HANDSHAKE_MS", 200)
+    published = free_url()
+    async with bench(publish=published) as peer:
+        for url in (peer.sockets.bound, published):
+            host, _, port = url.removeprefix("tcp://").rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(said)
+            async with asyncio.timeout(WAIT_S):
+                while await reader.read(1000):
+                    pass
+            writer.close()
 
 
 async def test_an_address_in_use_is_named() -> None:

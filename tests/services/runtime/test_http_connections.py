@@ -17,6 +17,7 @@ from pavane.runtime.http import HttpServer, listen
 from pavane_local.certs import ensure_credentials
 
 PLACES = 8
+HALF_HANDSHAKE = b"\x16\x03\x01\x02\x00\x01"  # a record that is not all there
 REQUEST = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -29,7 +30,10 @@ async def serving(go_on: asyncio.Event, **tls: Path) -> AsyncIterator[int]:
         await go_on.wait()
         return PlainTextResponse("late")
 
-    app = Starlette(routes=[Route("/now", now), Route("/later", later)])
+    async def body(request: Request) -> Response:
+        return PlainTextResponse(f"{len(await request.body())} bytes")
+
+    app = Starlette(routes=[Route("/body", body, methods=["POST"]), Route("/now", now), Route("/later", later)])
     listener = listen("127.0.0.1", 0)
     server = HttpServer(app, connections_max=PLACES, lifespan="off", **tls)
     task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -84,6 +88,32 @@ async def test_who_sends_no_whole_request_in_time_is_cut_off(said: bytes, monkey
         slow = await Connection.to(port, stack)
         slow.writer.write(said)
         assert await slow.ended()
+
+
+@pytest.mark.parametrize("began", [b"", b"half"])
+async def test_who_sends_half_a_body_is_cut_off(began: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BODY_S", 0.05)
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(serving(asyncio.Event()))
+        slow = await Connection.to(port, stack)
+        slow.writer.write(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n" + began)
+        assert await slow.ended()
+        whole = await Connection.to(port, stack)
+        for _ in range(2):
+            whole.writer.write(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody")
+            assert await whole.reader.readuntil(b"4 bytes") != b""
+
+
+async def test_a_tls_handshake_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncio.constants.SSL_HANDSHAKE_TIMEOUT", 0.1)
+    ensure_credentials(tmp_path)
+    files = {"ssl_certfile": tmp_path / "server.crt", "ssl_keyfile": tmp_path / "server.key"}
+    async with AsyncExitStack() as stack:
+        port = await stack.enter_async_context(serving(asyncio.Event(), **files))
+        for said in (b"", HALF_HANDSHAKE):
+            half = await Connection.to(port, stack)
+            half.writer.write(said)
+            assert await half.ended()
 
 
 async def test_half_a_tls_handshake_takes_no_place_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

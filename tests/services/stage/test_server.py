@@ -11,7 +11,7 @@ import pytest
 
 from pavane.compute import session as session_module
 from pavane.compute.proto import compute_pb2 as proto
-from pavane.compute.transport import CALL, CLIENT_OPTIONS
+from pavane.compute.transport import CALL, CLIENT_OPTIONS, SERVER_OPTIONS
 from pavane.compute.wire import (
     MESSAGE_BYTES_MAX,
     NONCE_BYTES,
@@ -246,6 +246,36 @@ async def test_a_stream_without_a_message_ends(pod: Pod, monkeypatch: pytest.Mon
     monkeypatch.setattr(session_module, "FIRST_MESSAGE_SECONDS_MAX", 0.05)
     async with raw_call(pod) as call:
         assert (await end_of(call))[0] == "DEADLINE_EXCEEDED"
+
+
+async def test_a_stream_that_goes_no_further_than_create_timely_ends(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "FIRST_MESSAGE_SECONDS_MAX", 0.2)
+    async with raw_call(pod) as call:
+        await call.write(timely())
+        assert (await end_of(call))[0] == "DEADLINE_EXCEEDED"
+    monkeypatch.undo()
+    async with pod.stream(1, 2) as stream:
+        assert (await stream.lead_up()).stage is Stage.READ_ONLY
+
+
+async def test_a_connection_that_speaks_no_http_ends(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = tuple(
+        (name, 200 if name == "grpc.server_handshake_timeout_ms" else value) for name, value in SERVER_OPTIONS
+    )
+    monkeypatch.setattr("pavane.stage.server.SERVER_OPTIONS", short)
+    server = StageServer(NotingRole(generation=GENERATION), lambda *_: None, host=HOST, port=0)
+    await server.start()
+    try:
+        for said in (b"", b"PRI * HTTP/2.0"):
+            reader, writer = await asyncio.open_connection(HOST, server.port)
+            writer.write(said)
+            async with asyncio.timeout(20):
+                with contextlib.suppress(ConnectionError):
+                    while await reader.read(1000):
+                        pass
+            writer.close()
+    finally:
+        await server.stop()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from pavane.compute.tls import StageCredentials
-from pavane.compute.transport import CALL, CLIENT_OPTIONS, SERVER_CONNECTIONS_MAX
+from pavane.compute.transport import CALL, CLIENT_OPTIONS, SERVER_CONNECTIONS_MAX, SERVER_OPTIONS
 from pavane.compute.wire import Epoch
 from pavane.runtime.certificates import Certificates
 from pavane.stage.client import StageStream
@@ -190,6 +190,25 @@ async def test_handshakes_that_nobody_ends_take_few_descriptors(pod: SecuredPod)
     async with asyncio.timeout(20):
         while not await pod.accepts(credentials(certificate(pod.authority), pod.authority)):
             pass
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a record"])
+async def test_half_a_handshake_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    short = tuple(
+        (name, 200 if name == "grpc.server_handshake_timeout_ms" else value) for name, value in SERVER_OPTIONS
+    )
+    monkeypatch.setattr("pavane.stage.server.SERVER_OPTIONS", short)
+    secured = SecuredPod(tmp_path)
+    await secured.server.start()
+    try:
+        reader, writer = await asyncio.open_connection(HOST, secured.server.port)
+        writer.write(said)
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+    finally:
+        await secured.server.stop()
 
 
 def hung_up(stranger: socket.socket) -> bool:

@@ -139,6 +139,19 @@ async def test_a_wrong_request_is_refused_and_harms_nobody(served: tuple[SwimMem
     assert (await first(served[1], {"do": "members"}))["own"] == "dialing"
 
 
+@pytest.mark.parametrize("said", [b"", b'{"do": "mem'])
+async def test_whoever_asks_nothing_or_half_of_it_makes_room(
+    served: tuple[SwimMember, Path], monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr("pavane.swim.control.REQUEST_S", 0.2)
+    reader, writer = await asyncio.open_unix_connection(served[1])
+    writer.write(said)
+    async with asyncio.timeout(STARTED_S):
+        assert await reader.read() == b""
+    writer.close()
+    assert (await first(served[1], {"do": "members"}))["own"] == "dialing"
+
+
 async def test_only_their_owner_may_use_sockets(served: tuple[SwimMember, Path], tmp_path: Path) -> None:
     assert running() == ["one"]
     assert served[1].stat().st_mode & 0o077 == 0

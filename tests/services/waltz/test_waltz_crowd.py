@@ -10,16 +10,18 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from pavane.waltz.aio import listener, stream
+from pavane.waltz.aio.admin import StorageAdmin
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.client import Waltz
 from pavane.waltz.errors import OutcomeUnknown, Unavailable
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire import storage as s
-from pavane.waltz.wire.frame import STORAGE_CLIENT
+from pavane.waltz.wire.frame import ADMIN_CLIENT, STORAGE_CLIENT
 from tests.services.eventually import eventually
 from tests.services.waltz.running import ANSWER_S, KEY, Log, RawClient, running_log
 
@@ -141,6 +143,51 @@ async def test_whoever_says_nothing_is_sent_away_and_who_is_gone_is_noticed(
             sock = one._transport.get_extra_info("socket")
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == stream.SILENT_S
+
+
+@pytest.mark.parametrize("which", ["storage", "admin"])
+@pytest.mark.parametrize("key", [None, UUID(int=1)], ids=["nothing", "another cluster's"])
+async def test_whoever_greets_storage_and_opens_nothing_is_sent_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str, key: UUID | None
+) -> None:
+    async with running_log(tmp_path) as log, used(log):
+        node = log.nodes[0]
+        monkeypatch.setattr(stream, "HELLO_S", 0.2)
+        side = STORAGE_CLIENT if which == "storage" else ADMIN_CLIENT
+        port = log.ports[0] if which == "storage" else node.tools.port
+        _, peer = await asyncio.get_running_loop().create_connection(
+            lambda: Stream(side, connecting=True), "127.0.0.1", port
+        )
+        await peer.greeted()
+        if key is not None:
+            peer.send(s.Open(s.OPEN_HEAD, key, 1) if which == "storage" else s.AdminOpen(-1, key, 1))
+        await eventually(lambda: peer.closed, ANSWER_S)
+        monkeypatch.undo()
+        async with asyncio.timeout(ANSWER_S):
+            tool = await StorageAdmin.connect(log.admin(0), KEY, 1, None)
+        tool.hang_up("done")
+
+
+async def test_whoever_does_not_read_what_it_is_sent_away_with_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_log(tmp_path) as log, used(log) as client:
+        monkeypatch.setattr(stream, "FLUSH_S", 0.2)
+        txid = await client.append(0, bytes(MIB))
+        had = set(streams_of(log, "client"))
+        slow = await connected(log, "client")
+        assert isinstance(slow, RawClient)
+        assert slow._transport is not None
+        slow._transport.pause_reading()
+        for _ in range(32):  # more than the system takes for a peer that does not read
+            slow.send(m.TransactionDataRequest(slow.reqid(), txid))
+        [served] = streams_of(log, "client") - had
+        await eventually(lambda: served._write_paused, ANSWER_S)
+        transport = served._transport
+        served.hang_up("it is sent away")
+        assert transport.get_write_buffer_size()
+        await eventually(lambda: not transport.get_write_buffer_size(), ANSWER_S)
+        slow.abort("done")
 
 
 @pytest.mark.parametrize("which", PORTS)

@@ -3,14 +3,14 @@
 import asyncio
 import socket
 import ssl
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from pavane.runtime import door
 from pavane.runtime.certificates import Certificates
-from pavane.waltz.aio import listener
+from pavane.waltz.aio import listener, stream
 from pavane.waltz.aio.admin import StorageAdmin
 from pavane.waltz.aio.links import StorageLink
 from pavane.waltz.client import Unavailable, Waltz, trusting
@@ -18,7 +18,7 @@ from pavane.waltz.client.link import Link, parse_address
 from pavane_operator.tls.certificates import Pair
 from tests.services.eventually import eventually
 from tests.services.stage.certificates import authority, certificate, publish
-from tests.services.waltz.running import KEY, running_log
+from tests.services.waltz.running import ANSWER_S, KEY, running_log
 
 
 def certificates(folder: Path) -> Certificates:
@@ -135,6 +135,21 @@ async def test_a_client_sees_a_renewed_certificate_at_its_next_handshake(tmp_pat
         publish(tmp_path / "tls", certificate(other), other)
         link = await Link.connect(server, trusting(other.certificate.decode()), 1)
         await link.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a record"])
+async def test_a_handshake_has_its_time_at_each_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(stream, "HELLO_S", 1.0)  # the nodes of the log need it, too
+    async with running_log(tmp_path, certificates=certificates(tmp_path / "tls")) as log:
+        for port in (log.servers[0].port, log.ports[0], log.nodes[0].tools.port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            async with asyncio.timeout(ANSWER_S):
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
+            writer.close()
 
 
 async def test_handshakes_that_fail_leave_the_port_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

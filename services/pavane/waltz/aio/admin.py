@@ -61,6 +61,10 @@ class _Tool(Stream):
         self._is_open = False
         self._unanswered = 0
 
+    def opened(self) -> None:
+        """Greeted; what it wants is to follow."""
+        self.expect_open()
+
     def heard(self, message: Any) -> None:
         if isinstance(message, s.AdminOpen):
             self._open(message)
@@ -84,6 +88,7 @@ class _Tool(Stream):
             self.send(s.AdminFailure(message.seq, text))
         else:
             self._is_open = True
+            self.was_opened()
             self.send(s.AdminSuccess(message.seq))
 
 

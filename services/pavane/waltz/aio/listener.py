@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from pavane.runtime.door import Door, affordable
 from pavane.runtime.http import listen
+from pavane.waltz.aio import stream as streams
 from pavane.waltz.aio.stream import Stream
 
 CONNECTIONS_MAX = 4096  # of one port, and half of the files that the process may open; each costs one, and its buffers
@@ -33,7 +34,9 @@ class Listener(Generic[S]):
             self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG)
         else:
             self._door = Door(listen(host, port, backlog=BACKLOG))
-            self._server = await loop.create_server(self._accept, sock=self._door, ssl=tls, backlog=BACKLOG)
+            self._server = await loop.create_server(
+                self._accept, sock=self._door, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=streams.HELLO_S
+            )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

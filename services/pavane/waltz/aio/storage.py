@@ -222,6 +222,10 @@ class _Connection(Stream):
         self._is_open = False
         self._unanswered = 0
 
+    def opened(self) -> None:
+        """Greeted; what it wants is to follow."""
+        self.expect_open()
+
     def heard(self, message: Any) -> None:
         if isinstance(message, s.Open):
             self._open(message)
@@ -249,4 +253,5 @@ class _Connection(Stream):
             self.send(s.Failure(message.head, text))
         else:
             self._is_open = True
+            self.was_opened()
             self.send(s.Success(message.head))

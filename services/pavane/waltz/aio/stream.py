@@ -13,7 +13,8 @@ from pavane.runtime.names import look_up, resolve
 from pavane.waltz.wire.frame import Channel, Side
 from pavane.wire import ProtocolError
 
-HELLO_S = 10.0
+HELLO_S = 10.0  # for TLS, for the Hello, and for the OPEN of a link that begins with one: each
+FLUSH_S = 1.0  # for a peer to read what was sent before its connection was closed
 KEEP_ALIVE_S = 600.0
 SILENT_S, PROBE_S, PROBES = 60, 10, 6  # without a byte, after which the kernel asks whether the peer is still there
 WRITE_HIGH_BYTES, WRITE_LOW_BYTES = 256 * 1024, 64 * 1024
@@ -94,6 +95,15 @@ class Stream(asyncio.BufferedProtocol):
         """The peer broke the protocol; return whether the connection goes on."""
         return False
 
+    def expect_open(self) -> None:
+        """Hang up in HELLO_S, unless ``was_opened`` is called before."""
+        self._timer = self._loop.call_later(HELLO_S, self._not_opened)
+
+    def was_opened(self) -> None:
+        """The peer has said by a message of its own what it wants."""
+        if self._timer is not None:
+            self._timer.cancel()
+
     @property
     def peer(self) -> str:
         """The peer's address, for logs."""
@@ -132,13 +142,14 @@ class Stream(asyncio.BufferedProtocol):
                 self._transport.abort()
 
     def hang_up(self, reason: str) -> None:
-        """Close the connection once what was sent is delivered."""
+        """Close the connection once what was sent is delivered, or FLUSH_S are over."""
         if not self.closed:
             self.flush()
             _logger.info("%s: connection closed: %s", self.peer, reason)
             self._end(reason)
             if self._transport is not None:
                 self._transport.close()
+                self._timer = self._loop.call_later(FLUSH_S, self._transport.abort)
 
     def abort(self, reason: str) -> None:
         """Close the connection at once."""
@@ -213,6 +224,8 @@ class Stream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._end(str(exc) if exc is not None else "the peer closed the connection")
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _greeted(self) -> None:
         assert self._timer is not None  # noqa: S101 -- set with the transport
@@ -230,6 +243,9 @@ class Stream(asyncio.BufferedProtocol):
 
     def _no_hello(self) -> None:
         self.hang_up(f"no Hello within {HELLO_S:g} s")
+
+    def _not_opened(self) -> None:
+        self.hang_up(f"no OPEN within {HELLO_S:g} s")
 
     def _end(self, reason: str) -> None:
         if not self.closed:
