@@ -34,9 +34,9 @@ HIGH_WATER_ROUTER_IN = 2000
 HIGH_WATER_OUT = 10_000
 HIGH_WATER_SIDE = 64
 SUBSCRIPTION_BYTES = 64 << 10  # of what a subscriber sends at a time
-HANDSHAKE_MS = 10_000  # for greeting and CURVE of who connected; then it is hung up on
 BACKLOG = 512
 RESOLVE_AGAIN_S = 1.0  # a name is asked again when its peer was silent for so long (8.2)
+HANDSHAKE_MS = 10_000  # for greeting and CURVE of who connected; then it is hung up on
 
 IDENT_FRAME = 3  # of a request as the ROUTER gives it: route, id, type, ident
 

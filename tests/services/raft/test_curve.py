@@ -16,6 +16,7 @@ from pavane.raft.config import Config
 from pavane.raft.curve import REREAD_S, CurveKeys, CurveServer, Zap
 from pavane.raft.errors import Unreachable
 from pavane.raft.server import RaftServer
+from pavane.raft.sockets import Sockets
 from pavane.raft.wire.decoder import decode_broadcast
 from pavane.raft.wire.requests import StateBroadcast
 from tests.services.raft.peers import ELECTION_MAX_MS, ELECTION_MIN_MS, free_url
@@ -23,6 +24,8 @@ from tests.services.raft.peers import ELECTION_MAX_MS, ELECTION_MIN_MS, free_url
 IDENT = b"s3cr3t"
 STRUCK_OFF_S = 60.0
 """Within a minute nobody is served whose key is not listed any more."""
+CURVE_GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0CURVE" + bytes(47)
+WAIT_S = 20.0
 LONE_PUBLIC, LONE_SECRET = zmq.curve_keypair()
 REFUSED_S = 1.0
 """How long a client that is kept out tries."""
@@ -158,6 +161,23 @@ async def test_what_is_published_is_encrypted_too(lone: RaftServer) -> None:
     finally:
         clear.disable_monitor()
         context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("said", [b"", CURVE_GREETING], ids=["nothing", "a greeting and no HELLO"])
+async def test_half_a_handshake_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    monkeypatch.setattr("pavane.raft.sockets.HANDSHAKE_MS", 200)
+    loop, curve = asyncio.get_running_loop(), CurveServer(pair()[1], tmp_path)
+    sockets = Sockets("tcp://127.0.0.1:0", "", "", lambda host: [host], loop, lambda: None, curve=curve)
+    try:
+        host, _, port = sockets.bound.removeprefix("tcp://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(said)
+        async with asyncio.timeout(WAIT_S):
+            while await reader.read(1000):
+                pass
+        writer.close()
+    finally:
+        await sockets.close()
 
 
 def test_listed_keys_are_read_again(tmp_path: Path) -> None:
