@@ -27,6 +27,8 @@ from pavane_operator.plan.model import (
     Manifest,
     Observed,
     Pod,
+    PodBlocker,
+    Problem,
     Resource,
     StageView,
     Writers,
@@ -187,8 +189,17 @@ async def test_of_several_pods_the_one_that_leads_is_named_and_an_eviction_may_t
 def test_an_immortal_that_nobody_leads_is_down() -> None:
     found = facts(resource(1), Observed(fresh=True, pods=(pod_of(1, Stage.READ_WRITE),)), {}, "takes calls")
     assert found.down is not None
-    assert found.down.reason == "ActiveDown"
+    assert found.down == Problem("ActiveDown", "no pod of generation 1 leads")
     assert facts(resource(), Observed(fresh=True), {}, "").down is None
+
+
+def test_what_a_pod_waits_for_is_said_where_nobody_leads() -> None:
+    half = PodBlocker("ApplicationMissing", "the application has opened 10.0.0.1:2000 but not 10.0.0.1:2001")
+    pods = [pod_of(1, Stage.READ_WRITE), pod_of(2, Stage.READ_ONLY)]
+    told = [replace(each, stage=replace(each.stage, blockers=(half,))) for each in pods if each.stage is not None]
+    found = facts(resource(1), Observed(fresh=True, pods=tuple(told)), {}, "takes calls")
+    assert found.down is not None
+    assert found.down.message == f"no pod of generation 1 leads; alice-instance-g1-0: {half.message}"
 
 
 def secret(kind: str, of: str, name: str, authorities: str) -> dict[str, Any]:

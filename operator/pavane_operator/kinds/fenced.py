@@ -62,13 +62,24 @@ def facts(resource: Resource, observed: Observed, own_status: dict[str, Any], wo
         safety=None,  # one writer and one volume: there is no majority to wait for
         steps_done=frozenset({ALLOW_WRITES}) if allowed else frozenset(),
         fence=max(may_write, default=None),
-        down=Problem("ActiveDown", f"no pod of generation {active} leads") if down else None,
+        down=Problem("ActiveDown", _why_nobody(active, pods)) if active and down else None,
         members=frozenset(),
         exchange=None,
         settling=bool(down),
         own_status=own_status,
         conditions=(_writes(leading, working),) if active else (),
     )
+
+
+def _why_nobody(active: int, pods: list[Pod]) -> str:
+    """Say that nobody leads, and what the pods themselves say that they wait for."""
+    told = [
+        f"{pod.name}: {blocker.message}"
+        for pod in pods
+        if pod.generation == active and pod.stage is not None
+        for blocker in pod.stage.blockers
+    ]
+    return "; ".join([f"no pod of generation {active} leads", *told])
 
 
 def _may_write(pod: Pod) -> bool:
