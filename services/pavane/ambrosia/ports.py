@@ -74,12 +74,12 @@ class BindingPort:
             try:
                 second = await self._second(reader)
             finally:
-                self._streams = 0 if second is None else 2
+                self._streams, gone = 0 if second is None else 2, is_closed(reader)
                 if second is None:
                     await close_writer(writer)
             if second is None:
                 rp, sp = self._ports
-                why = "went away" if is_closed(reader) else f"did not open port {sp} within {LB_CONNECT_S:.0f} s"
+                why = "went away" if gone else f"did not open port {sp} within {LB_CONNECT_S:.0f} s"
                 self._say(f"Error: whoever opened port {rp} {why}; waiting for the application again")
                 continue
             second.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LB_SEND_BYTES)
