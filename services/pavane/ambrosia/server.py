@@ -151,8 +151,9 @@ class Server:
     @property
     def missing(self) -> str:
         """Say what the application owes before it can be served, empty if nothing."""
-        if self._runner is not None and self._runner.core.phase in (Phase.INIT, Phase.FIRST):
-            return "the application is connected but sent no first state yet"
+        core = self._runner.core if self._runner is not None else None
+        if core is not None and not core.live and core.phase in (Phase.INIT, Phase.FIRST, Phase.CHECKPOINT):
+            return "the application is connected but has not sent its state yet"
         return self._port.missing
 
     @property

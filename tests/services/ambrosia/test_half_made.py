@@ -17,7 +17,7 @@ from pavane.ambrosia.client.serving import Runner
 from pavane.ambrosia.errors import Fatal, FatalError
 from pavane.ambrosia.ports import BindingPort, SocketOrder, close_writer
 from pavane.ambrosia.wire.links import Answer, Channel, Code, Hello
-from pavane.ambrosia.wire.messages import attach_to, checkpoint
+from pavane.ambrosia.wire.messages import Type, attach_to, checkpoint, frame
 from pavane.pods.coordinator_instance import NOT_YET, Instance
 from pavane.pods.coordinator_settings import RECEIVE_PORT, CoordinatorConfig
 from tests.services.ambrosia import accounts
@@ -182,13 +182,25 @@ async def test_a_stranger_on_both_streams_gives_way_too(
     assert "sent no first state within 0 s" in str(error)
 
 
-async def test_an_application_that_owes_its_first_state_is_named(tmp_path: Path) -> None:
-    async with running(options(tmp_path)) as life:
+async def test_an_application_that_owes_its_state_is_named(tmp_path: Path) -> None:
+    given = options(tmp_path)
+    owed = "the application is connected but has not sent its state yet"
+    async with running(given) as life:
         await life.binding.connect(life.server)
         await life.binding.record()
-        assert life.server.missing == "the application is connected but sent no first state yet"
+        assert life.server.missing == owed
         life.binding.writer.write(JS_INITIAL + checkpoint(2) + b"{}")
         await life.binding.record()
+        assert life.server.missing == ""
+    async with running(given) as life:  # in its second life it is restored, and asked for its state then
+        await life.binding.connect(life.server)
+        assert (await life.binding.record()).body == checkpoint(2)
+        assert await life.binding.reader.readexactly(2) == b"{}"
+        assert (await life.binding.record()).body == JS_INITIAL
+        assert (await life.binding.record()).body == frame(Type.TAKE_BECOMING_PRIMARY_CHECKPOINT)
+        assert life.server.missing == owed
+        life.binding.writer.write(checkpoint(2) + b"{}")
+        await eventually(lambda: life.server.live, WAIT_S)
         assert life.server.missing == ""
 
 
