@@ -405,6 +405,7 @@ class Runner:
             if there := self._there.get((hello.source, channel)):
                 there.set()
         await self._read_stream(number, (reader, writer), rest)
+        self._holds.pop(number, None)  # only who dialled holds on
 
     async def _dial_for_ever(self, peer: str, channel: Channel) -> None:
         loop = asyncio.get_running_loop()

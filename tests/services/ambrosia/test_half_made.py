@@ -245,6 +245,19 @@ async def test_a_link_without_a_whole_hello_is_ended(
         await hello(life, "client", Channel.DATA)
 
 
+async def test_a_stream_that_was_ended_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with running(options(tmp_path)) as life:
+        await life.begin()
+        runner = life.server._runner
+        assert runner is not None
+        for number in range(3):
+            reader, writer = await hello(life, f"mallory-{number}", Channel.DATA)
+            writer.write(b"\xff" * 12)
+            await ended(reader)
+        await eventually(lambda: not runner._holds, WAIT_S)
+        assert not runner._hellos
+
+
 @pytest.mark.parametrize("answer", [b"", Answer(Code.SUCCESS).encode()[:-1], Answer(Code.SUCCESS).encode()])
 async def test_a_peer_that_answers_by_half_is_dialled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
