@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pavane.wal.files import DiskFolder
-from pavane.waltz.core import rounds
+from pavane.waltz.core import feed, rounds
 from pavane.waltz.core.node import Node
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.storage import Directory
@@ -104,6 +104,35 @@ async def test_a_connection_that_asked_as_another_client_before_it_mounted_appen
             assert await client.next(m.FeedData) == m.FeedData(reqid, round_, 7)
             client.hang_up("done")
             await eventually(lambda: not any(one.clients for one in log.servers[0].running.owned.values()))
+
+
+async def test_a_mount_that_waited_for_an_append_is_forgotten_with_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "BURST_BYTES", 1)  # as if the log were long: its server asks whether the peer reads
+    monkeypatch.setattr(m, "BATCH_ITEMS_MAX", 1)
+    async with running_log(tmp_path) as log:
+        writer = await RawClient.connect(log.servers[0].port)
+        await writer.mount()
+        for number in range(3):
+            writer.append(b"before")
+            assert (await writer.next(m.AppendAck)).txid == number
+        for index in (1, 2):
+            await log.stop_node(index)
+        writer.append(b"undecided")
+        [partition] = log.servers[0].running.owned.values()
+        await eventually(lambda: partition.queued or partition._pending, ANSWER_S)
+        reader = await RawClient.connect(log.servers[0].port, client=2)
+        reader.send(m.MountRequest(reader.reqid(), 0, 0))
+        await eventually(lambda: len(partition.clients) == 2, ANSWER_S)
+        reader.hang_up("it does not wait")
+        await eventually(lambda: len(partition.clients) == 1, ANSWER_S)
+        for index in (1, 2):
+            await log.start_node(index)
+        assert (await writer.next(m.AppendAck)).txid == 3
+        await writer.mount(3)
+        assert not len(partition.feeds)
+        writer.hang_up("done")
 
 
 async def test_the_log_goes_on_without_one_storage_node_and_takes_it_back(tmp_path: Path) -> None:

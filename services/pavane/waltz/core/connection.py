@@ -22,6 +22,8 @@ class Connection:
     fed: int = 0
     """Bytes that its feeds have sent since it was last asked whether it has taken them."""
     parked: int = 0
+    gone: bool = False
+    """What it asked for is answered to nobody."""
     waiting: set[int] = field(default_factory=set)
     """Partitions whose queue this connection has filled: it is not read until they have room."""
 

@@ -526,7 +526,8 @@ class Partition(Storing):
             if self.stage is PartitionStage.CLOSED:
                 return
             _, marker = self._markers.popleft()
-            marker.fire()
+            if not marker.connection.gone:
+                marker.fire()
 
     def _refuse_queue(self, code: RejectCode, text: str) -> None:
         while self._queue:

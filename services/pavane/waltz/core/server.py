@@ -255,6 +255,7 @@ class ServerCore:
         """A client's connection is gone."""
         known = self._connections.pop(connection, None)
         if known is not None:
+            known.gone = True
             for partition in [*self.owned.values(), *self.leaving]:
                 partition.disconnected(known)
             for reader in self._readers():
