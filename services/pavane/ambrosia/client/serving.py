@@ -38,7 +38,7 @@ R = TypeVar("R")
 I = TypeVar("I", bound=Immortal)  # noqa: E741 - an immortal
 
 EXIT_LOST = 70  # 18.2: whoever supervises the process starts it again
-FIRST_RECORD_S = 900.0  # for the first byte: the coordinator checks a whole checkpoint before it, of 64 GiB at most
+FIRST_RECORD_S = 3600.0  # until the first byte: before it a checkpoint is checked, which may be 64 GiB on a slow disk
 REQUESTS_OPEN_MAX = 4096  # calls from outside that wait for their answers; more wait before they are logged
 READ_BYTES = 1 << 18
 CHILD_START_S = 10.0  # the coordinator of a process that was killed ends within moments, and frees its lock
