@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -16,6 +17,8 @@ INSTALL = {
     "go": "install Go 1.26 or newer (https://go.dev/dl/)",
     "docker": "install a container engine such as Docker",
     "chromium": "install Chromium",
+    "nft": "install nftables (apt-get install --no-install-recommends nftables)",
+    **{name: "install iproute2 (apt-get install --no-install-recommends iproute2)" for name in ("ip", "ss")},
     "zookeeper": "install ZooKeeper as Debian packages it (apt-get install --no-install-recommends zookeeper)",
     **{name: f"{BUILT}PAVANE_ENVTEST_ASSETS" for name in ("kube-apiserver", "etcd", "kube-controller-manager")},
     **{name: f"{BUILT}PAVANE_ENVTEST_ASSETS" for name in ("kube-scheduler", "helm", "kind")},
@@ -32,7 +35,11 @@ def requires(tool: str) -> str:
         found = tools.find(tool) if tool in tools.PROGRAMS else shutil.which(tool)
     if found:
         return str(found)
-    text = f"{tool} is missing: {INSTALL[tool]}"
+    refused(tool, f"{tool} is missing: {INSTALL[tool]}")
+
+
+def refused(tool: str, text: str) -> NoReturn:
+    """Skip the test (or module) with ``text``; fail if `PAVANE_REQUIRE` names the tool."""
     if tool in os.environ.get("PAVANE_REQUIRE", "").split(","):
         pytest.fail(text, pytrace=False)
     pytest.skip(text, allow_module_level=True)
