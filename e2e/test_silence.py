@@ -151,7 +151,7 @@ class Town:
             await eventually(seen, "the operator has seen the change")
 
     async def objects(self) -> None:
-        """A read by the present client of the API server."""
+        """A read by the present kube-client."""
         await self.test.get()
 
     async def follow_keys(self) -> None:
@@ -270,18 +270,18 @@ def command(name: str) -> Callable[[Town, Link], bool]:
 
 
 ROWS: Mapping[str, Row] = {
-    "Raft peer to Raft peer": Row(between("meta-", "meta-"), Town.put),
-    "RaftClient of a program": Row(between(ME, "meta-"), Town.put),
-    "Waltz server to its registry": Row(between("q-server", "meta-"), Town.view),
-    "control plane to Raft": Row(between("pavane-api", "meta-"), Town.rest),
-    "Waltz client of a program": Row(between(ME, "q-server"), Town.append),
+    "raft-peers": Row(between("meta-", "meta-"), Town.put),
+    "raft-client": Row(between(ME, "meta-"), Town.put),
+    "waltz-registry": Row(between("q-server", "meta-"), Town.view),
+    "rest-raft": Row(between("pavane-api", "meta-"), Town.rest),
+    "waltz-client": Row(between(ME, "q-server"), Town.append),
     "immortals": Row(of(*ACCOUNTS), Town.transfer),
     "operator": Row(of("pavane-operator"), Town.operate),
-    "Waltz server to storage": Row(between("q-server", "q-storage"), Town.append),
-    "client of the API server": Row(between(ME, "pavane-up"), Town.objects),
-    "kv watch": Row(command("kv"), Town.follow_keys),
-    "waltz feed": Row(command("feed"), Town.follow_log),
-    "rollout status --watch": Row(command("status"), Town.promote, WORKS_S + STEP_S),
+    "waltz-storage": Row(between("q-server", "q-storage"), Town.append),
+    "kube-client": Row(between(ME, "pavane-up"), Town.objects),
+    "kv-watch": Row(command("kv"), Town.follow_keys),
+    "waltz-feed": Row(command("feed"), Town.follow_log),
+    "rollout-status": Row(command("status"), Town.promote, WORKS_S + STEP_S),
 }
 
 
@@ -309,7 +309,7 @@ async def works(town: Town, name: str, began: float) -> str:
 
 async def warm(town: Town, names: list[str]) -> None:
     """Use all once, so that its connections are there."""
-    if "rollout status --watch" in names:
+    if "rollout-status" in names:
         await town.begin_rollout()
     for name in names:
         if ROWS[name].probe is not Town.promote:

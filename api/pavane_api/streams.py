@@ -6,10 +6,10 @@ from typing import Any
 
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
+from pavane.runtime.silence import BEAT_S
 from pavane_api.problems import TooManyRequests
 
 EVENTS_PENDING_MAX = 1000  # per client; a client that reads slower than this is closed and must list again
-KEEPALIVE_S = 15.0
 STREAMS_MAX = 500
 WATCHES_MAX = 250  # of the API server, by all streams: each is a connection, and an embedded server has 512 for all
 PENDING_BYTES_MAX = 8 * 1024 * 1024  # per client: a few of the largest events
@@ -63,7 +63,7 @@ class Streams:
             while True:
                 getting = asyncio.create_task(pending.get())
                 try:
-                    await asyncio.wait({getting, stopping}, timeout=KEEPALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({getting, stopping}, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     if not getting.done():
                         getting.cancel()
@@ -97,7 +97,7 @@ class Streams:
         try:
             while not self._stopping.is_set():
                 getting = getting or asyncio.create_task(anext(events))
-                await asyncio.wait({getting, stopping}, timeout=KEEPALIVE_S, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({getting, stopping}, timeout=BEAT_S, return_when=asyncio.FIRST_COMPLETED)
                 if not getting.done():
                     if not self._stopping.is_set():
                         yield KEEPALIVE_COMMENT

@@ -1,14 +1,20 @@
 """The control plane's REST API, as a command sees it."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import httpx2
 
+from pavane.runtime.dialling import http_transport
+from pavane.runtime.silence import STREAM_SILENT_S
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.output import note
 from pavane_cli.target import Where, control_plane_url, explained, kubeconfig_token, with_advice
 
+AGAIN_S = 0.5  # between the end of a stream and the next try
+LOST_S = 60.0  # a stream from which nothing has come for so long is given up: a control plane starts in much less
 REST_TIMEOUT_S = 40.0  # the control plane waits up to 30 s for a cluster, and then says what it waited for
 
 _PROBLEMS = {"lock-conflict": ExitCode.CONFLICT, "outcome-unknown": ExitCode.OUTCOME_UNKNOWN}
@@ -37,6 +43,10 @@ class ApiError(UserError):
         self.headers = headers
 
 
+class StreamLost(Exception):
+    """A stream could not be followed any further; says why."""
+
+
 class RestClient:
     """The control plane's REST API with a token; problems become ``ApiError``."""
 
@@ -56,19 +66,62 @@ class RestClient:
         """Send ``body`` as JSON, if there is one; returns the answer's JSON, None without one."""
         return self._answer(await self._client.request(method, path, json=body, headers=headers))
 
-    async def events(self, path: str) -> AsyncIterator[tuple[str, str]]:
-        """Yield kind and data of the events of a stream until the control plane ends it."""
+    async def follow(self, path: Callable[[], str]) -> AsyncGenerator[tuple[str, str], None]:
+        """Yield kind and data of a stream's events for ever; ``path`` says each time where it goes on.
+
+        It is asked for again when it breaks, brings nothing for STREAM_SILENT_S, or the control plane ends it. Raises
+        ``StreamLost`` when that has not helped for LOST_S, and at once if the first try fails.
+        """
+        loop = asyncio.get_running_loop()
+        failing_since_s: float | None = None
+        opened = heard = False  # whether a try succeeded so far, and whether anything came then
+        while True:
+            began_s, reason = loop.time(), "it ended the stream"
+            try:
+                async with aclosing(self._events(path())) as events:
+                    async for kind, data in events:
+                        if kind == "error":
+                            reason = data
+                            if not heard:
+                                raise StreamLost(reason)
+                            break
+                        heard = heard or opened
+                        opened = True
+                        if kind:
+                            failing_since_s = None
+                            yield kind, data
+            except (httpx2.TransportError, ApiError, TimeoutError) as error:
+                if not opened or (isinstance(error, ApiError) and error.code is not ExitCode.TIME_OUT):
+                    raise
+                reason = str(error) or f"it said nothing for {STREAM_SILENT_S:g} s"
+            now_s = loop.time()
+            if failing_since_s is None or now_s - began_s >= LOST_S:
+                failing_since_s = now_s
+            if now_s - failing_since_s >= LOST_S:
+                raise StreamLost(reason)
+            note(f"the stream of the control plane begins again where it was: {reason}")
+            await asyncio.sleep(AGAIN_S)
+
+    async def _events(self, path: str) -> AsyncGenerator[tuple[str, str], None]:
+        """Yield kind and data of each event until the stream ends; an empty kind where it only says that it lives."""
         async with self._client.stream("GET", path) as response:
             if response.status_code >= 400:
                 await response.aread()
                 self._answer(response)
+            yield "", ""
             fields: dict[str, str] = {}
-            async for line in response.aiter_lines():
+            lines = aiter(response.aiter_lines())
+            while True:
+                try:
+                    async with asyncio.timeout(STREAM_SILENT_S):
+                        line = await anext(lines)
+                except StopAsyncIteration:
+                    return
                 name, _, value = line.partition(": ")
                 if line:
                     fields[name] = value
-                elif "event" in fields:
-                    yield fields["event"], fields.get("data", "")
+                else:
+                    yield fields.get("event", ""), fields.get("data", "")
                     fields = {}
 
     @staticmethod
@@ -107,8 +160,9 @@ async def control_plane(where: Where, url: str | None, token: str | None) -> Asy
             raise UserError("the token holds characters that no token has, such as the end of a line", ExitCode.USAGE)
         base = address.rstrip("/") + "/api/v1"
         try:
+            headers = {"Authorization": f"Bearer {bearer}"}
             async with httpx2.AsyncClient(
-                base_url=base, headers={"Authorization": f"Bearer {bearer}"}, timeout=REST_TIMEOUT_S, trust_env=False
+                base_url=base, headers=headers, timeout=REST_TIMEOUT_S, trust_env=False, transport=http_transport()
             ) as client:
                 yield RestClient(client)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:

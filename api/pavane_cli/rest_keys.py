@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote_from_bytes
 
@@ -28,8 +29,8 @@ from pavane_api.raftkeys.schemas import (
     fields_of,
     name_of,
 )
-from pavane_cli.failures import UserError
-from pavane_cli.plane import ApiError, RestClient
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.plane import ApiError, RestClient, StreamLost
 
 LEASE_ENDED = 410
 
@@ -91,22 +92,22 @@ class RestSession:
     async def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:
         """Yield what happens; raises ``Compacted`` if it begins too far back."""
         if watch.scope is Scope.KEYS:
-            path = f"/keys?start={_quoted(watch.start)}&end={_quoted(watch.end)}&watch=true&from={watch.first}"
+            path = f"{self._path}/keys?start={_quoted(watch.start)}&end={_quoted(watch.end)}&watch=true"
         else:
-            path = f"{_tree(watch.start)}?watch=true&scope={name_of(watch.scope)}&from={watch.first}"
-        behind, reason = watch.first, ""
-        async for event, data in self._rest.events(self._path + path):
-            match event:
-                case "changes" | "progress":
-                    found = ChangesDocument.model_validate(json.loads(data)).changes()
-                    behind = found.revision + 1
-                    yield found
-                case "expired":
-                    raise Compacted(0)
-                case _:
-                    reason = f": {data}"
-                    break
-        raise UserError(f"the control plane ended the watch{reason}; go on with --from {behind}")
+            path = f"{self._path}{_tree(watch.start)}?watch=true&scope={name_of(watch.scope)}"
+        behind = watch.first
+        try:
+            async with aclosing(self._rest.follow(lambda: f"{path}&from={behind}")) as events:
+                async for event, data in events:
+                    if event == "expired":
+                        raise Compacted(0)
+                    if event != "overflow":  # what it did not read fast enough is told again
+                        found = ChangesDocument.model_validate(json.loads(data)).changes()
+                        behind = found.revision + 1
+                        yield found
+        except StreamLost as lost:
+            words = f"the control plane ended the watch: {lost}; go on with --from {behind}"
+            raise UserError(words, ExitCode.TIME_OUT) from lost
 
     async def _of_lease(self, method: str, path: str, timeout_s: float) -> Any:
         """Ask for something about a lease; ``Refused`` if it has ended, ``RaftError`` if nobody can say so."""

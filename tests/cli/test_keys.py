@@ -21,6 +21,7 @@ from pavane.raft.errors import RaftError
 from pavane.raft.machines import LeaseRevoke, Watch, limits
 from pavane.raft.machines.history import Scope
 from pavane.raft.wire import EntryType
+from pavane_cli import plane as command_plane
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
 from pavane_cli.plane import RestClient
@@ -377,8 +378,57 @@ async def test_a_control_plane_that_is_away_for_a_moment_costs_no_lease(status: 
             await session.command(LeaseRevoke(7), None, 1.0)
 
 
-async def test_why_the_control_plane_ended_a_watch_is_told() -> None:
-    told = 'event: progress\ndata: {"revision": 7, "events": []}\n\nevent: error\ndata: nobody leads\n\n'
+PROGRESS = 'event: progress\ndata: {"revision": 7, "events": []}\n\n'
+PUT = {"kind": "Put", "key": "YQ==", "data": "MQ==", "version": 1, "mark": 0}
+CHANGE = f"event: changes\ndata: {json.dumps({'revision': 8, 'events': [PUT]})}\n\n"
+
+
+class Breaking(httpx2.AsyncByteStream):
+    """Says something, and then nothing any more."""
+
+    def __init__(self, text: str, error: httpx2.TransportError) -> None:
+        self.text, self.error = text, error
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.text.encode()
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [httpx2.ReadTimeout("too late"), httpx2.ReadError("reset"), httpx2.ConnectError("refused")]
+)
+async def test_a_watch_goes_on_behind_what_it_was_told_when_its_stream_is_lost(
+    error: httpx2.TransportError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_plane, "AGAIN_S", 0.0)
+    asked: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.params["from"])
+        match len(asked):
+            case 1:
+                return httpx2.Response(200, stream=Breaking(PROGRESS, error))
+            case 2:
+                raise error
+            case 3:
+                return httpx2.Response(503, json={"detail": "nobody leads"})
+            case _:
+                return httpx2.Response(200, stream=Breaking(CHANGE, error))
+
+    found = []
+    async with httpx2.AsyncClient(base_url="http://plane", transport=httpx2.MockTransport(answer)) as http:
+        changes = RestSession(RestClient(http), "/x").changes(Watch(Scope.KEYS, b"a", b"b", 5))
+        async with aclosing(changes):
+            async for change in changes:
+                found.append((change.revision, len(change.events)))
+                if change.events:
+                    break
+    assert (found, asked) == ([(7, 0), (8, 1)], ["5", "8", "8", "8"])
+
+
+async def test_why_the_control_plane_ended_a_watch_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_plane, "LOST_S", 0.0)
+    told = f"{PROGRESS}event: error\ndata: nobody leads\n\n"
     transport = httpx2.MockTransport(lambda _: httpx2.Response(200, text=told))
     async with httpx2.AsyncClient(base_url="http://plane", transport=transport) as http:
         with pytest.raises(UserError, match="nobody leads; go on with --from 8"):

@@ -8,6 +8,7 @@ const TOKEN = "pavane-token";
 const NAMESPACE = "pavane-namespace";
 const RETRY_MS_MIN = 500;
 const RETRY_MS_MAX = 8000;
+const STREAM_SILENT_MS = 8000; // without a byte, after which a stream is dead: the control plane says something every 3 s
 
 export class ApiError extends Error {
   constructor(
@@ -112,12 +113,13 @@ export async function follow(path: string, to: Follower, at: { last: string }, s
   };
   while (!signal.aborted) {
     let why: ApiError | undefined;
+    const silence = new Silence(signal);
     try {
       const resumed: Record<string, string> = at.last ? { "Last-Event-ID": at.last } : {};
-      const response = await send(path, { signal, headers: { Accept: "text/event-stream", ...resumed } });
+      const response = await send(path, { signal: silence.signal, headers: { Accept: "text/event-stream", ...resumed } });
       to.begin(!at.last);
       to.state("live");
-      if (response.body) await readEvents(response.body, onEvent);
+      if (response.body) await readEvents(response.body, onEvent, () => silence.broken());
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof ApiError && (error.status === 401 || error.status === 403)) {
@@ -125,6 +127,8 @@ export async function follow(path: string, to: Follower, at: { last: string }, s
         return;
       }
       why = error instanceof ApiError ? error : undefined;
+    } finally {
+      silence.end();
     }
     if (signal.aborted) return;
     to.state("lost", why);
@@ -133,12 +137,44 @@ export async function follow(path: string, to: Follower, at: { last: string }, s
   }
 }
 
-async function readEvents(body: ReadableStream<Uint8Array>, onEvent: (event: StreamEvent) => void): Promise<void> {
+/** Aborts a request once nothing has come for STREAM_SILENT_MS, or when `outer` does: a browser waits for ever. */
+class Silence {
+  private readonly inner = new AbortController();
+  private readonly stop = () => this.inner.abort();
+  private timer = setTimeout(this.stop, STREAM_SILENT_MS);
+
+  constructor(private readonly outer: AbortSignal) {
+    outer.addEventListener("abort", this.stop);
+    if (outer.aborted) this.stop();
+  }
+
+  get signal(): AbortSignal {
+    return this.inner.signal;
+  }
+
+  /** Something came. */
+  broken(): void {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(this.stop, STREAM_SILENT_MS);
+  }
+
+  end(): void {
+    clearTimeout(this.timer);
+    this.outer.removeEventListener("abort", this.stop);
+  }
+}
+
+async function readEvents(
+  body: ReadableStream<Uint8Array>,
+  onEvent: (event: StreamEvent) => void,
+  onBytes: () => void,
+): Promise<void> {
   const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
   let rest = "";
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
+    onBytes();
     const blocks = (rest + value).split(/\r?\n\r?\n/);
     rest = blocks.pop() ?? "";
     for (const block of blocks) {

@@ -15,6 +15,7 @@ from pavane_cli import output
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
+from pavane_cli.plane import StreamLost
 from pavane_cli.target import run
 from pavane_cli.waltz_reach import Reach, reaching
 
@@ -150,18 +151,22 @@ async def _partitions(reach: Reach) -> list[Partition]:
 
 
 async def _transactions(reach: Reach, start: int) -> AsyncGenerator[LogTransaction, None]:
-    """Yield transactions for ever; the control plane ends its streams when it stops."""
+    """Yield transactions for ever, each once."""
     if reach.servers:
         async with reach.log() as log, aclosing(log.feed(reach.partition, from_=start)) as feed:
             async for transaction in feed:
                 yield LogTransaction.of(transaction)
         return
     async with reach.rest() as rest:
-        async for kind, data in rest.events(f"{reach.transactions}?watch=true&from={start}"):
-            if kind == "error":
-                raise UserError(data, ExitCode.TIME_OUT)
-            yield LogTransaction.model_validate_json(data)
-    raise UserError("the control plane ended the stream; begin again behind the last transaction", ExitCode.TIME_OUT)
+        try:
+            async with aclosing(rest.follow(lambda: f"{reach.transactions}?watch=true&from={start}")) as events:
+                async for _, data in events:
+                    found = LogTransaction.model_validate_json(data)
+                    start = found.transaction + 1
+                    yield found
+        except StreamLost as lost:
+            words = f"the control plane ended the stream: {lost}; go on with --from {start}"
+            raise UserError(words, ExitCode.TIME_OUT) from lost
 
 
 def parse_lock(text: str) -> Lock:

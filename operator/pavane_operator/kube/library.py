@@ -5,6 +5,7 @@ It keeps connections open and is instrumented for traces. Its import takes half 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import yaml
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+from pavane.runtime.silence import REUSE_S, notice
 
 from .connect import ConnectError, Target, kubeconfig, proxy_of_environment
 from .transport import CONNECT_TIMEOUT_S
@@ -94,12 +97,28 @@ async def _fill(configuration: Configuration, target: Target) -> None:
             raise ConnectError(f"{named} is no kubeconfig: {' '.join(str(error).split())}") from error
 
 
+class _Rest(RESTClientObject):
+    """The library's connections, which notice silence; one that was idle for long carries no further call."""
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(
+            limit=self.maxsize, ssl=self.ssl_context, keepalive_timeout=REUSE_S, socket_factory=_noticing
+        )
+
+
+def _noticing(found: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = found
+    made = socket.socket(family, kind, protocol)
+    notice(made)
+    return made
+
+
 class LibraryTransport:
     """See `transport.Transport`."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._credentials = Credentials(configuration)
-        self._rest = RESTClientObject(configuration)
+        self._rest = _Rest(configuration)
 
     @property
     def server(self) -> str:

@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 import h11
 import yaml
 
+from pavane.runtime.silence import notice
+
 from .connect import Target, kubeconfig, proxy_of_environment
 from .transport import CONNECT_TIMEOUT_S
 
@@ -126,6 +128,7 @@ class LightTransport:
             raise ConnectionError(f"cannot connect: {_words(error)}") from error
         self._open.add(writer)
         try:
+            notice(writer)
             writer.write(request)
             await writer.drain()
             response = LightResponse(http, reader, silence_s)

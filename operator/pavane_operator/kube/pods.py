@@ -12,4 +12,6 @@ def pods_http() -> httpx2.AsyncClient:
     """Return a client for ops ports of pods. A proxy of the environment is for the world outside and reaches no pod."""
     import httpx2  # noqa: PLC0415 - most commands talk to the API server alone
 
-    return httpx2.AsyncClient(trust_env=False)
+    from pavane.runtime.dialling import http_transport  # noqa: PLC0415 - the same
+
+    return httpx2.AsyncClient(transport=http_transport(), trust_env=False)

@@ -42,6 +42,7 @@ from pavane.ambrosia.wire.primitives import Buffer
 from pavane.ambrosia.wire.records import LogRecord
 from pavane.runtime.adapter import CoreAdapter
 from pavane.runtime.certificates import Certificates
+from pavane.runtime.silence import notice
 from pavane.wire import RemoteProtocolError
 
 LINK_CONNECT_S = 5.0
@@ -587,14 +588,7 @@ async def _read_whole(
 
 def _prepare(writer: asyncio.StreamWriter) -> asyncio.StreamWriter:
     sock = writer.get_extra_info("socket")
-    for level, option, value in (
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),  # an idle stream carries no bytes of its own
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000),
-    ):
-        sock.setsockopt(level, option, value)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    notice(sock)  # an idle stream carries no bytes of its own
     writer.transport.set_write_buffer_limits(high=READ_BYTES)
     return writer

@@ -84,6 +84,7 @@ class Connection(asyncio.Protocol):
         self.credit: dict[ReqId, int] = {}
         self.credited = asyncio.Event()
         self.mounts: list[m.MountRequest] = []
+        self.muted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -105,14 +106,14 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def send(self, message: Any) -> None:
-        if not self.server.silent and not self.transport.is_closing():
+        if not (self.server.silent or self.muted or self.transport.is_closing()):
             self.transport.write(self.channel.encode(message))
 
     def reject(self, message: Any, kind: int, code: RejectCode, detail: int = -1) -> None:
         self.send(m.Reject(message.reqid, kind, code, detail, -1, code.name.lower()))
 
     def take(self, message: Any) -> None:
-        if self.server.silent:
+        if self.server.silent or self.muted:
             return
         cluster, log = self.server.cluster, self.server.cluster.logs[message.reqid.partition]
         here = log.owner == self.server.number
@@ -205,6 +206,11 @@ class Server:
     def cut(self) -> None:
         for connection in list(self.connections):
             connection.transport.abort()
+
+    def mute(self) -> None:
+        """Nothing comes through on the present connections any more, and neither end is told."""
+        for connection in self.connections:
+            connection.muted = True
 
     async def kill(self) -> None:
         self.alive = False

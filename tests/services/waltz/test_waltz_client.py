@@ -390,6 +390,19 @@ async def test_a_feed_that_begins_behind_the_end_is_refused(cluster: Cluster, mo
             await first(log, 0, 1, from_=5)
 
 
+async def test_a_connection_that_went_silent_is_made_again_while_its_server_lives(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pavane.waltz.core.client.DEAD_SECONDS", 600.0)  # what is last resort does not help here
+    async with Waltz(cluster.addresses) as log:
+        assert await log.append(0, b"before") == 0
+        cluster.servers[0].mute()
+        assert await log.append(0, b"after") == 1
+        cluster.servers[0].mute()
+        assert await log.hwm(0) == 1
+        assert [record.data for record in cluster.logs[0].records] == [b"before", b"after"]
+
+
 async def test_a_silent_feed_finds_the_new_owner(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pavane.waltz.client.waltz.IDLE_SECONDS", 0.1)
     async with Waltz(cluster.addresses) as log:

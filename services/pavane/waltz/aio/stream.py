@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from pavane.runtime.certificates import watch
 from pavane.runtime.names import look_up, resolve
+from pavane.runtime.silence import notice
 from pavane.waltz.wire.frame import Channel, Side
 from pavane.wire import ProtocolError
 
@@ -271,7 +272,8 @@ async def connect(make: Callable[[], S], address: str, tls: ssl.SSLContext | Non
     host, _, port = address.rpartition(":")
     found = (await look_up(resolve, host.strip("[]")))[0]
     options: dict[str, Any] = {"ssl": tls, "server_hostname": name} if tls is not None else {}
-    _, stream = await asyncio.get_running_loop().create_connection(make, found, int(port), **options)
+    transport, stream = await asyncio.get_running_loop().create_connection(make, found, int(port), **options)
+    notice(transport)
     try:
         await stream.greeted()
     except BaseException:
@@ -281,7 +283,10 @@ async def connect(make: Callable[[], S], address: str, tls: ssl.SSLContext | Non
 
 
 def _notice_the_end(transport: asyncio.BaseTransport) -> None:
-    """Let the kernel end the connection of a peer whose machine is gone: it would keep its place for ever."""
+    """Let the kernel end the connection of a peer whose machine is gone: it would keep its place for ever.
+
+    Who dialled is in more of a hurry (``connect``).
+    """
     sock: socket.socket = transport.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_S)

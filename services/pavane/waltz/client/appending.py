@@ -159,6 +159,7 @@ class Appending:
             raise Unavailable("no server owns the partition")
         link = self._link
         if link is not None and (link.address, self._generation) == (owner.address, owner.generation):
+            await self._directory.check_link(link)  # others may have told the view while this one is dead
             return
         if link is None or link.address != owner.address:
             self._leave()

@@ -198,6 +198,10 @@ class Directory:
             raise Unavailable(f"partition {partition} moved away from {link.address[0]}:{link.address[1]}")
         await link.ask(m.HighWaterMarkRequest(self.reqid(partition, owner.generation)), ANSWER_SECONDS)
 
+    async def check_link(self, link: Link) -> None:
+        """Raise ``Unavailable`` and end ``link`` if its server does not answer over it."""
+        await self._ask_view(link, 0)
+
     async def close(self) -> None:
         """Close every link."""
         self._closed = True
@@ -214,7 +218,11 @@ class Directory:
         if owner is None:
             raise Unavailable("no server owns it")
         link = await self.link(owner.address)
-        answer = await link.ask(make(self.reqid(partition, owner.generation), *fields), ANSWER_SECONDS)
+        try:
+            answer = await link.ask(make(self.reqid(partition, owner.generation), *fields), ANSWER_SECONDS)
+        except Unavailable:
+            link.abort("no answer")  # as below: the next try has a new connection
+            raise
         if isinstance(answer, m.Reject):
             raise Rejected(answer.code, answer.detail, answer.message)
         return answer
