@@ -43,7 +43,6 @@ WORKS_S = 10.0
 """Everything works again so soon after the silence of any connections."""
 STEP_S = 10.0
 """What a rollout takes beside that until the command that watches it ends."""
-AGAIN_S = 0.1
 TIMES = 5
 """How often everything goes silent at once in the long form."""
 SPACE = "silent"
@@ -182,12 +181,12 @@ class Town:
             if done.returncode == 0:
                 return
             say(f"{' '.join(words)}: {done.stderr.strip()}")
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(0.05)
 
     async def _until(self, check: Callable[[], bool]) -> None:
         while not check():
             assert all(each.process.returncode in (None, 0) for each in self.commands.values()), "a command has ended"
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(0.05)
 
     async def begin(self, name: str, *words: str) -> None:
         """Start a command that follows something."""
@@ -300,7 +299,7 @@ async def works(town: Town, name: str, began: float) -> str:
                     break
                 except (RaftError, WaltzError, KubeError) as error:
                     say(f"{name}: {time.monotonic() - began:.1f} s: {error!r}")
-                    await asyncio.sleep(AGAIN_S)
+                    await asyncio.sleep(0.05)
     except TimeoutError:
         return f"{name}: not within {row.bound_s:g} s"
     say(f"{name}: works again after {time.monotonic() - began:.1f} s")

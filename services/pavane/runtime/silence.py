@@ -2,7 +2,7 @@
 
 A firewall that restarts, a connection table that is flushed and a NAT that forgets tell neither end. Whoever dialled
 finds out by these: the kernel asks an idle peer for a sign of life, and bytes that nobody acknowledges end the
-connection. Then it is dialled anew, which works. See docs/specs/operator.md 5.8.
+connection. Then it is dialled anew, which works. See docs/specs/operator.md 5.14.
 """
 
 import asyncio
