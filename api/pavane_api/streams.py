@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
-from pavane.runtime.silence import BEAT_S
+from pavane.parts.silence import BEAT_S
 from pavane_api.problems import TooManyRequests
 
 EVENTS_PENDING_MAX = 1000  # per client; a client that reads slower than this is closed and must list again

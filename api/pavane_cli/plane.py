@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx2
 
+from pavane.parts.silence import STREAM_SILENT_S
 from pavane.runtime.dialling import http_transport
-from pavane.runtime.silence import STREAM_SILENT_S
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import note
 from pavane_cli.target import Where, control_plane_url, explained, kubeconfig_token, with_advice

@@ -3,13 +3,15 @@
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.sse import KEEPALIVE_COMMENT
 
+from pavane.parts.silence import STREAM_SILENT_S
 from pavane.runtime.connections import CONNECTIONS_MAX
 from pavane_api import streams
 from pavane_api.problems import TooManyRequests
@@ -20,6 +22,18 @@ from tests.api.plane import ANSWER_S, BASE, Plane, plane, raft_cluster, served
 async def events(count: int, size: int) -> AsyncIterator[dict[str, Any]]:
     for _ in range(count):
         yield {"event": "changes", "data_str": "x" * size}
+
+
+async def silent() -> AsyncGenerator[dict[str, Any], None]:
+    await asyncio.Event().wait()
+    yield {}
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("serve", [Streams.serve, Streams.serve_log])
+async def test_a_stream_without_events_gives_a_sign_of_life_before_its_reader_gives_up(serve: Any) -> None:
+    async with aclosing(serve(Streams(), silent())) as pieces, asyncio.timeout(STREAM_SILENT_S / 2):
+        assert [await anext(pieces)] == [KEEPALIVE_COMMENT]
 
 
 async def test_a_slow_reader_of_large_events_is_told_to_list_again(monkeypatch: pytest.MonkeyPatch) -> None:

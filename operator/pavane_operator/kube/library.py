@@ -16,7 +16,8 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from pavane.runtime.silence import REUSE_S, notice
+from pavane.parts.silence import REUSE_S
+from pavane.runtime.keepalive import notice_silence
 
 from .connect import ConnectError, Target, kubeconfig, proxy_of_environment
 from .transport import CONNECT_TIMEOUT_S
@@ -109,7 +110,7 @@ class _Rest(RESTClientObject):
 def _noticing(found: aiohttp.AddrInfoType) -> socket.socket:
     family, kind, protocol, _, _ = found
     made = socket.socket(family, kind, protocol)
-    notice(made)
+    notice_silence(made)
     return made
 
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import h11
 import yaml
 
-from pavane.runtime.silence import notice
+from pavane.runtime.keepalive import notice_silence
 
 from .connect import Target, kubeconfig, proxy_of_environment
 from .transport import CONNECT_TIMEOUT_S
@@ -128,7 +128,7 @@ class LightTransport:
             raise ConnectionError(f"cannot connect: {_words(error)}") from error
         self._open.add(writer)
         try:
-            notice(writer)
+            notice_silence(writer)
             writer.write(request)
             await writer.drain()
             response = LightResponse(http, reader, silence_s)

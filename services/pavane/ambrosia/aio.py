@@ -42,7 +42,7 @@ from pavane.ambrosia.wire.primitives import Buffer
 from pavane.ambrosia.wire.records import LogRecord
 from pavane.runtime.adapter import CoreAdapter
 from pavane.runtime.certificates import Certificates
-from pavane.runtime.silence import notice
+from pavane.runtime.keepalive import notice_silence
 from pavane.wire import RemoteProtocolError
 
 LINK_CONNECT_S = 5.0
@@ -589,6 +589,6 @@ async def _read_whole(
 def _prepare(writer: asyncio.StreamWriter) -> asyncio.StreamWriter:
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    notice(sock)  # an idle stream carries no bytes of its own
+    notice_silence(sock)  # an idle stream carries no bytes of its own
     writer.transport.set_write_buffer_limits(high=READ_BYTES)
     return writer

@@ -3,7 +3,7 @@
 import re
 
 from pavane.compute.wire import MESSAGE_BYTES_MAX, METHOD, SERVICE, CreateInstance, CreateTimely, Epoch
-from pavane.runtime.silence import SILENT_S
+from pavane.parts.silence import SILENT_S
 
 STAGE_PORT = 7070
 RPC_NAME = f"{SERVICE}/{METHOD}"

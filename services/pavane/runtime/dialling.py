@@ -2,7 +2,8 @@
 
 import httpx2
 
-from pavane.runtime.silence import REUSE_S, socket_options
+from pavane.parts.silence import REUSE_S
+from pavane.runtime.keepalive import socket_options
 
 CONNECTIONS_MAX = 100  # as the library's own; beyond, requests wait for each other
 

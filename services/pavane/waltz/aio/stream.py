@@ -9,8 +9,8 @@ from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from pavane.runtime.certificates import watch
+from pavane.runtime.keepalive import notice_silence
 from pavane.runtime.names import look_up, resolve
-from pavane.runtime.silence import notice
 from pavane.waltz.wire.frame import Channel, Side
 from pavane.wire import ProtocolError
 
@@ -273,7 +273,7 @@ async def connect(make: Callable[[], S], address: str, tls: ssl.SSLContext | Non
     found = (await look_up(resolve, host.strip("[]")))[0]
     options: dict[str, Any] = {"ssl": tls, "server_hostname": name} if tls is not None else {}
     transport, stream = await asyncio.get_running_loop().create_connection(make, found, int(port), **options)
-    notice(transport)
+    notice_silence(transport)
     try:
         await stream.greeted()
     except BaseException:
