@@ -6,6 +6,7 @@ It keeps connections open and is instrumented for traces. Its import takes half 
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -99,12 +100,15 @@ async def _fill(configuration: Configuration, target: Target) -> None:
 
 
 class _Rest(RESTClientObject):
-    """The library's connections, which notice silence; one that was idle for long carries no further call."""
+    """The library's way to the server, over connections of ours."""
 
     def _create_connector(self) -> aiohttp.TCPConnector:
-        return aiohttp.TCPConnector(
-            limit=self.maxsize, ssl=self.ssl_context, keepalive_timeout=REUSE_S, socket_factory=_noticing
-        )
+        return connector(self.ssl_context)
+
+
+def connector(tls: ssl.SSLContext) -> aiohttp.TCPConnector:
+    """Return a connector without a bound on connections; they notice silence, and are not used after a long rest."""
+    return aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=REUSE_S, socket_factory=_noticing)
 
 
 def _noticing(found: aiohttp.AddrInfoType) -> socket.socket:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import aiohttp
 import kopf
 
 from pavane_operator.kinds.port import Kind, PodlessKind
-from pavane_operator.kube.library import Credentials
+from pavane_operator.kube.library import Credentials, connector
 from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.runtime.operator import MANAGED, Operator
@@ -31,9 +32,9 @@ def registry(
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
-    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+    async def log_in(**_: Any) -> kopf.AiohttpSession:
         scheme, _space, token = (await credentials.authorization() or "").partition(" ")
-        return kopf.ConnectionInfo(
+        known = kopf.ConnectionInfo(
             server=credentials.server,
             ca_path=credentials.ca_path,
             insecure=credentials.insecure,
@@ -42,6 +43,11 @@ def registry(
             scheme=scheme or None,
             token=token or None,
         )
+        # Its own session would notice a silent connection after WATCH_SILENCE_S.
+        session = aiohttp.ClientSession(
+            connector=connector(known.as_ssl_context()), headers=known.as_http_headers(), trust_env=known.trust_env
+        )
+        return kopf.AiohttpSession(aiohttp_session=session, server=known.server)
 
     for kind in kinds:
         _watch_kind(handlers, kind, operator)

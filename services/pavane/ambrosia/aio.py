@@ -589,6 +589,6 @@ async def _read_whole(
 def _prepare(writer: asyncio.StreamWriter) -> asyncio.StreamWriter:
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    notice_silence(sock)  # an idle stream carries no bytes of its own
+    notice_silence(writer)  # an idle stream carries no bytes of its own
     writer.transport.set_write_buffer_limits(high=READ_BYTES)
     return writer

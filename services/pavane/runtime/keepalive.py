@@ -5,7 +5,6 @@ It asks an idle peer for a sign of life, and ends a connection whose bytes nobod
 
 import asyncio
 import socket
-from typing import cast
 
 from pavane.parts.silence import PROBE_AFTER_S, PROBE_EVERY_S, SILENT_S
 
@@ -29,9 +28,9 @@ def socket_options() -> list[Option]:
 
 def notice_silence(connection: asyncio.BaseTransport | asyncio.StreamWriter | socket.socket) -> None:
     """Make the kernel notice the silence of a TCP connection that this process dialled; others are left as they are."""
-    sock = connection
-    if not isinstance(connection, socket.socket):
-        sock = cast("socket.socket", connection.get_extra_info("socket"))
+    sock: socket.socket | None = (
+        connection if isinstance(connection, socket.socket) else connection.get_extra_info("socket")
+    )
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     for option in socket_options():
