@@ -1,8 +1,9 @@
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +14,7 @@ from pavane_cli.commands.trace import BAR_COLUMNS, duration, waterfall
 from pavane_cli.commands.tree import picture
 from pavane_cli.commands.why import explain
 from pavane_cli.target import KINDS, Where
-from pavane_operator.kube import Change
+from pavane_operator.kube import Change, KubeClient, Unavailable
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -310,3 +311,23 @@ async def test_a_watch_prints_no_line_twice(
     monkeypatch.setattr(resources, "cluster", cluster)
     await resources._watch(Where(), KINDS["raft"], None, "default")
     assert capsys.readouterr().out.splitlines() == ["q  CatchingUp", "q  Idle", "q  CatchingUp"]
+
+
+@pytest.mark.looptime
+async def test_a_watch_that_breaks_goes_on_where_it_was_and_ends_once_nobody_answers_for_long() -> None:
+    loop = asyncio.get_running_loop()
+    asked: list[str] = []
+
+    class Client:
+        async def watch(self, *_: Any, resource_version: str, **__: Any) -> AsyncIterator[Change]:
+            asked.append(resource_version)
+            if len(asked) == 3:
+                yield Change("MODIFIED", {"metadata": {"resourceVersion": "7"}})
+            raise Unavailable("nothing came")
+
+    client = cast("KubeClient", Client())
+    began = loop.time()
+    with pytest.raises(Unavailable):
+        _ = [each async for each in resources.changes(client, KINDS["raft"], "default", "q")]
+    assert (asked[:3], set(asked[3:])) == (["", "", ""], {"7"})
+    assert loop.time() - began >= resources.WATCH_LOST_S

@@ -23,6 +23,8 @@ from pavane_operator.kube.resources import CORE_EVENTS
 MANAGER = "pavane-cli"
 COORDINATOR = "Coordinator"
 EVENTS_SHOWN_MAX = 20
+WATCH_AGAIN_S = 1.0  # after a watch broke
+WATCH_LOST_S = 300.0  # without the API server: as long as a command waits for a rollout unless it is told otherwise
 
 Kind = Annotated[
     str, typer.Argument(metavar="KIND[/NAME]", autocompletion=kinds, help="For example raft or raft/quickstart.")
@@ -189,19 +191,31 @@ async def _watch(where: Where, resource: kube.Resource, name: str | None, namesp
 async def changes(
     client: kube.KubeClient, resource: kube.Resource, namespace: str | None, name: str | None
 ) -> AsyncIterator[kube.Change]:
-    """Yield the present resources as ADDED and then every change, for ever; a broken watch goes on by itself."""
+    """Yield the present resources as ADDED and then every change, for ever; a broken watch goes on where it was.
+
+    Raises ``kube.Unavailable`` when the API server could not be reached for WATCH_LOST_S.
+    """
+    loop = asyncio.get_running_loop()
+    lost_since_s: float | None = None
     position = ""
     fields = f"metadata.name={name}" if name else ""
     while True:
+        began_s = loop.time()
         try:
             async for change in client.watch(resource, namespace, resource_version=position, fields=fields):
+                lost_since_s = None
                 position = change.object["metadata"]["resourceVersion"]
                 if change.type != "BOOKMARK":
                     yield change
         except kube.Gone:
             position = ""
         except kube.Unavailable:
-            await asyncio.sleep(1)
+            now_s = loop.time()
+            if lost_since_s is None or now_s - began_s >= WATCH_LOST_S:
+                lost_since_s = now_s
+            if now_s - lost_since_s >= WATCH_LOST_S:
+                raise
+            await asyncio.sleep(WATCH_AGAIN_S)
 
 
 def summary(document: dict[str, Any], state: str | None = None) -> str:
