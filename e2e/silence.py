@@ -29,7 +29,9 @@ table inet silence {
   }
 }
 """
-LINE = re.compile(r"(?P<local>[\d.]+):(?P<port>\d+)\s+(?P<peer>[\d.]+):(?P<peer_port>\d+).*?pid=(?P<pid>\d+)")
+END = r"(?:\[::ffff:)?(?P<{0}>[\d.]+)\]?:(?P<{0}_port>\d+)"
+# gRPC has IPv4 by sockets of IPv6
+LINE = re.compile(rf"{END.format('local')}\s+{END.format('peer')}\s.*?pid=(?P<pid>\d+)")
 
 End = tuple[str, int]
 
@@ -61,7 +63,7 @@ class Namespace:
         owners: dict[tuple[End, End], str] = {}
         for line in run("ss", "-tnpH", "state", "established").splitlines():
             if found := LINE.search(line):
-                ends = (found["local"], int(found["port"])), (found["peer"], int(found["peer_port"]))
+                ends = (found["local"], int(found["local_port"])), (found["peer"], int(found["peer_port"]))
                 owners[ends] = owner(int(found["pid"]))
         return [
             Link(client, owners[ends[::-1]], ends)

@@ -109,6 +109,12 @@ class Town:
     """What the commands must have printed at the end."""
     watched: list[str] = field(default_factory=list)
     """What this program's own watch was told."""
+    fed: list[int] = field(default_factory=list)
+    """The transactions of partition 1 that this program's own feed brought."""
+
+    async def feed(self, first: int) -> None:
+        async for transaction in self.waltz.feed(1, from_=first):
+            self.fed.append(transaction.id)
 
     async def watch(self) -> None:
         async for change in self.raft.kv.watch(b"own/", b"own0"):
@@ -120,6 +126,7 @@ class Town:
         value = str(next(self.numbers))
         await self.raft.kv.put(b"own/key", value.encode())
         await self._until(lambda: value in self.watched)
+        assert len(self.watched) == len(set(self.watched)), "a change was told twice"
 
     async def rest(self) -> None:
         """Write through the control plane, by connections of the control plane."""
@@ -131,8 +138,10 @@ class Town:
             assert all(each.server for each in await log.partitions())
 
     async def append(self) -> None:
-        """Append to each partition by this program's client."""
-        await asyncio.gather(*(self.waltz.append(each, b"own") for each in range(1, PARTITIONS)))
+        """Append to each partition by this program's client; its feed brings that."""
+        txid, *_ = await asyncio.gather(*(self.waltz.append(each, b"own") for each in range(1, PARTITIONS)))
+        await self._until(lambda: txid in self.fed)
+        assert self.fed == list(range(self.fed[0], txid + 1)), "a gap, or a transaction twice"
 
     async def transfer(self) -> None:
         for name, to in (ACCOUNTS, ACCOUNTS[::-1]):
@@ -228,7 +237,8 @@ async def town(
             await stack.enter_async_context(log.client_of_log()),
             NUMBERS,
         )
-        watching = asyncio.create_task(town.watch())
+        first = await town.waltz.hwm(1) + 1
+        own = [asyncio.create_task(town.watch()), asyncio.create_task(town.feed(first))]
         try:
             await town.begin("kv", "raft", "kv", "watch", "meta", "followed")
             await town.begin("feed", "waltz", "feed", "q", "--from", str(await town.waltz.hwm(0) + 1))
@@ -238,8 +248,9 @@ async def town(
                 if command.process.returncode is None:
                     command.process.kill()
                 await command.process.wait()
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            for task in own:
+                task.cancel()
+            await asyncio.gather(*own, return_exceptions=True)
             if request.node.stash.get(FAILED, True):
                 async with await KubeClient.connect(KubeTarget(silent.kubeconfig)) as fresh:
                     await keep(RaftTest(silent, fresh, SPACE), tmp_path / "artefacts")
