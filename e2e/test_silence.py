@@ -116,8 +116,8 @@ class Town:
         async for transaction in self.waltz.feed(1, from_=first):
             self.fed.append(transaction.id)
 
-    async def watch(self) -> None:
-        async for change in self.raft.kv.watch(b"own/", b"own0"):
+    async def watch(self, revision: int) -> None:
+        async for change in self.raft.kv.watch(b"own/", b"own0", from_=revision):
             assert not isinstance(change, Reset)
             self.watched += [(event.data or b"").decode() for event in change.events]
 
@@ -237,8 +237,8 @@ async def town(
             await stack.enter_async_context(log.client_of_log()),
             NUMBERS,
         )
-        first = await town.waltz.hwm(1) + 1
-        own = [asyncio.create_task(town.watch()), asyncio.create_task(town.feed(first))]
+        first, revision = await town.waltz.hwm(1) + 1, await town.raft.kv.put(b"own/key", b"")
+        own = [asyncio.create_task(town.watch(revision + 1)), asyncio.create_task(town.feed(first))]
         try:
             await town.begin("kv", "raft", "kv", "watch", "meta", "followed")
             await town.begin("feed", "waltz", "feed", "q", "--from", str(await town.waltz.hwm(0) + 1))
