@@ -13,14 +13,14 @@ SHOWN_MS = 60_000
 
 
 @contextlib.asynccontextmanager
-async def opened(here: Plane, token: str | None = None) -> AsyncIterator[Page]:
-    """Open the page, signed in by the token, or as the administrator."""
+async def opened(here: Plane, token: str | None = None, at: object = None) -> AsyncIterator[Page]:
+    """Open the page, signed in by the token, or as the administrator; ``at`` is its address if it is another one."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=requires("chromium"), args=["--no-sandbox"])
         try:
             page = await browser.new_page(viewport={"width": 1280, "height": 900})
             page.set_default_timeout(SHOWN_MS)
-            await page.goto(f"{here.http.base_url}#token={quote(token or here.token)}")
+            await page.goto(f"{at or here.http.base_url}#token={quote(token or here.token)}")
             # Taken at the first drawing, which may come after the page is loaded.
             await page.wait_for_function("!location.hash.includes('token')")
             yield page

@@ -21,6 +21,7 @@ from pavane_operator.kube.resources import NAMESPACES
 from tests.api.browser import SHOWN_MS, opened
 from tests.api.plane import Plane, plane, raft_cluster
 from tests.requires import requires
+from tests.services.cutting import cuttable
 
 LONGEST_S = 40
 
@@ -138,6 +139,19 @@ async def test_who_sees_one_namespace_names_it_and_is_shown_what_is_there(
         await page.get_by_label("Namespace").fill("")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("alert")).to_contain_text("may not list", timeout=SHOWN_MS)
+
+
+@pytest.mark.timeout(180)
+async def test_a_page_whose_connections_went_silent_follows_anew(here: Plane) -> None:
+    requires("chromium")
+    port = here.http.base_url.port
+    assert port is not None
+    await here.kube.create(RAFT_CLUSTERS, raft_cluster("first"), "default")
+    async with cuttable(port) as way, opened(here, at=f"http://127.0.0.1:{way.port}") as page:
+        await expect(page.get_by_role("link", name="first")).to_be_visible(timeout=SHOWN_MS)
+        way.silence()
+        await here.kube.create(RAFT_CLUSTERS, raft_cluster("second"), "default")
+        await expect(page.get_by_role("link", name="second")).to_be_visible(timeout=SHOWN_MS)
 
 
 async def test_the_page_loads_nothing_from_elsewhere_and_needs_no_token(here: Plane) -> None:
