@@ -1,139 +1,123 @@
 """Groups of commands whose modules are imported when a command is called.
 
-So ``pavane pod`` never loads the API server, and ``pavane raft peer`` never loads a Kubernetes client.
+So ``pavane pod`` never loads the API server, and ``pavane raft peer`` never loads a Kubernetes client. A group lists
+its commands without importing any: its help takes a tenth of the time then.
 """
 
-import importlib
+import functools
+import importlib.util
 import inspect
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from types import CodeType
+from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-from pavane_cli.examples import EXAMPLES
 from pavane_cli.failures import lacks
+from pavane_cli.table import Branch, Command, Table
 
-EXTRAS = {"member": "services", "operator": "operator", "api": "api", "pod": "services"}
-"""The extra that a command needs, where it is not ``local``, which has them all."""
-
-_ANYTHING = {"allow_extra_args": True, "ignore_unknown_options": True}
+PACKAGE = "pavane_cli.commands"
 
 
-class Listed(NamedTuple):
-    """A command that a group lists without importing it: the group's help takes a tenth of the time then."""
+class Commands(Mapping[str, Any]):
+    """The commands of a group by their names, in the order of the table; each is made when it is asked for."""
 
-    place: str
-    help: str
-    """The first paragraph of the command's own help; a test compares them."""
-    panel: str | None = None
-    """Heading in the group's help, if not the usual one."""
+    def __init__(self, table: Table, path: tuple[str, ...] = (), extra: str = "local") -> None:
+        """``path`` are the words of the group, ``extra`` is what its commands need."""
+        self._table = table
+        self._path = path
+        self._extra = extra
+        self.sections: dict[str, dict[str, Branch | Command]] = {}
+        for heading, entries in table.items():
+            for words, entry in entries.items():
+                *group, name = words.split()
+                if tuple(group) == path:
+                    self.sections.setdefault("Commands" if path else heading, {})[name] = entry
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return (name for section in self.sections.values() for name in section)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return sum(map(len, self.sections.values()))
+
+    def __getitem__(self, name: str) -> Any:
+        """Import a command; one whose packages are not installed raises when it is called."""
+        entry = {name: entry for section in self.sections.values() for name, entry in section.items()}[name]
+        path = (*self._path, name)
+        if isinstance(entry, Branch):
+            inner: Any = Commands(self._table, path, entry.extra)
+            return Group(name=name, help=entry.help, commands=inner, no_args_is_help=True, rich_markup_mode=None)
+        try:
+            function = _function(entry.place)
+        except ModuleNotFoundError as error:
+            function = _absent(lacks(error, entry.extra or self._extra))
+        command = command_of(function, name)
+        if entry.example is not None:
+            command.epilog = f"Example: {' '.join(('pavane', *path, entry.example))}".rstrip()
+        return command
 
 
 class Group(TyperGroup):
-    """Lists its commands under headings, each with the first paragraph of its help.
+    """A group with ``Commands``.
 
     It writes plain text: importing rich for it took longer than all else that ``pavane --help`` does.
     """
 
+    commands: Any
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(self.commands)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands."""
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            if command is not None and not command.hidden:
-                paragraph = inspect.cleandoc(command.help or "").partition("\n\n")[0]
-                panel = getattr(command, "rich_help_panel", None) or "Commands"
-                panels.setdefault(panel, []).append((name, " ".join(paragraph.split())))
-        for panel, rows in panels.items():
-            with formatter.section(panel):
-                formatter.write_dl(rows)
+        """Write the commands under their headings, each with the first paragraph of its help."""
+        for heading, entries in self.commands.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, summary(entry)) for name, entry in entries.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return name, command and its arguments: options of the program come first, so the command's own ones win."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if isinstance(command, TyperGroup):
+            return name, command, rest
+        root = ctx.find_root()
+        given = ((option.opts[0], root.params.get(option.name)) for option in root.command.params)
+        return name, command, [*(text for pair in given if pair[1] is not None for text in map(str, pair)), *rest]
 
 
-def group(commands: Mapping[str, str | Listed], extra: str = "local") -> type[TyperGroup]:
-    """Return a group class for ``commands``: name → ``module:attribute`` below ``pavane_cli.commands``.
-
-    The attribute is a function or a ``typer.Typer`` of its own. The order of the table is the order of the help.
-    ``extra`` is that of the commands that ``EXTRAS`` does not name.
-    """
-
-    class LazyGroup(Group):
-        """Imports the module of a command when the command is asked for."""
-
-        listing = False
-
-        def format_commands(self, ctx: Any, formatter: Any) -> None:
-            """Write the commands, without importing them."""
-            self.listing = True
-            try:
-                super().format_commands(ctx, formatter)
-            finally:
-                self.listing = False
-
-        def list_commands(self, ctx: Any) -> list[str]:
-            """Return the names in the order of the table."""
-            return list(commands)
-
-        def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            """Return the command, or None for a name that is not in the table."""
-            listed = commands.get(cmd_name)
-            if listed is None:
-                return None
-            if self.listing and isinstance(listed, Listed):
-                return TyperCommand(cmd_name, callback=None, help=listed.help, rich_help_panel=listed.panel)
-            place = listed.place if isinstance(listed, Listed) else listed
-            module_name, _, attribute = place.partition(":")
-            try:
-                part = getattr(importlib.import_module(f"pavane_cli.commands.{module_name}"), attribute)
-            except ModuleNotFoundError as error:
-                part = _absent(lacks(error, EXTRAS.get(cmd_name, extra)))
-            if isinstance(part, typer.Typer):
-                part.rich_markup_mode = None
-                command: Any = typer.main.get_group(part)
-            else:
-                single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-                single.command(
-                    cmd_name,
-                    cls=getattr(part, "command_class", None),
-                    context_settings=getattr(part, "context_settings", None),
-                )(part)
-                command = typer.main.get_command(single)
-            command.name = cmd_name
-            if ctx is not None:
-                _give_examples(command, (*_path(ctx), cmd_name))
-            return command
-
-        def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-            """Return name, command and its arguments: options given to this group come first, so its own ones win."""
-            name, command, rest = super().resolve_command(ctx, args)
-            given = [
-                text
-                for option in self.params
-                if option.name and ctx.params.get(option.name) is not None
-                for text in (option.opts[0], str(ctx.params[option.name]))
-            ]
-            if not isinstance(command, TyperGroup):
-                return name, command, [*given, *rest]
-            # They belong to the command that the group is asked for, if it is.
-            named = bool(rest) and not rest[0].startswith("-")
-            return name, command, [rest[0], *given, *rest[1:]] if named else rest
-
-    return LazyGroup
+def summary(entry: Branch | Command) -> str:
+    """Return the first paragraph of the help of a group, or of a command, whose module is not imported."""
+    text = entry.help if isinstance(entry, Branch) else _docstring(entry.place)
+    return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
 
 
-def _path(ctx: Any) -> tuple[str, ...]:
-    """Return the words behind ``pavane`` that lead to the group of a context."""
-    return () if ctx.parent is None else (*_path(ctx.parent), ctx.info_name)
+def _docstring(place: str) -> str:
+    """Return the docstring of a function as compiled: to run its module would import all that it needs."""
+    module, _, function = place.partition(":")
+    return next(str(each.co_consts[0]) for each in _compiled(module) if each.co_name == function)
 
 
-def _give_examples(command: Any, path: tuple[str, ...]) -> None:
-    """Put the example of a command, or those of a group's commands, below its help."""
-    example = EXAMPLES.get(" ".join(path))
-    if example is not None:
-        command.epilog = f"Example: {example}"
-    # A group like this one gives examples itself, when its commands are asked for.
-    for name, inner in (getattr(command, "commands", None) or {}).items():
-        _give_examples(inner, (*path, name))
+@functools.cache
+def _compiled(module: str) -> list[CodeType]:
+    """Return the functions and classes of a module that is not run."""
+    spec: Any = importlib.util.find_spec(f"{PACKAGE}.{module}")
+    return [each for each in spec.loader.get_code(spec.name).co_consts if isinstance(each, CodeType)]
+
+
+def _function(place: str) -> Any:
+    module, _, function = place.partition(":")
+    return getattr(importlib.import_module(f"{PACKAGE}.{module}"), function)
+
+
+def command_of(function: Any, name: str) -> Any:
+    """Return the command of a function, which may say its ``command_class`` and its ``context_settings``."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    settings = getattr(function, "context_settings", None)
+    app.command(name, cls=getattr(function, "command_class", None), context_settings=settings)(function)
+    return typer.main.get_command(app)
 
 
 def _absent(error: Exception) -> Any:
@@ -143,5 +127,5 @@ def _absent(error: Exception) -> Any:
         raise error
 
     command.__doc__ = str(error)
-    command.context_settings = _ANYTHING  # type: ignore[attr-defined]
+    command.context_settings = {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[attr-defined]
     return command

@@ -174,15 +174,6 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def commands(app: typer.Typer) -> Callable[[str], Callable[[Callable[..., None]], Callable[..., None]]]:
-    """Return the decorator that makes a function whose first parameter is a ``Reach`` a command of ``app``."""
-
-    def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-        return lambda function: app.command(name, cls=ReachingCommand)(reaching(function))
-
-    return command
-
-
 class ReachingCommand(TyperCommand):
     """A command made by ``reaching``: with ``--peers`` there is no NAME."""
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import typer
 
-from pavane_cli.examples import EXAMPLES
-from pavane_cli.main import COMMANDS, CONTAINERS, app
+from pavane_cli.lazy import summary
+from pavane_cli.main import app
+from pavane_cli.table import CONTAINERS
 from pavane_operator.generated import generate
 
 COMMAND = "make cli-docs"
@@ -35,16 +36,13 @@ def document() -> str:
     group: Any = typer.main.get_command(app)
     context = group.context_class(group, info_name="pavane")
     parts = [_TOP]
-    panel = ""
-    for name, listed in COMMANDS.items():
-        if listed.panel != panel:
-            panel = listed.panel or ""
-            parts.append(f"## {panel}\n")
-        command = group.get_command(context, name)
-        if panel == CONTAINERS:
-            parts.append(f"`pavane {name}`: {listed.help}\n")
-        else:
-            parts += _sections(command, (name,), context)
+    for heading, entries in group.commands.sections.items():
+        parts.append(f"## {heading}\n")
+        for name, entry in entries.items():
+            if heading == CONTAINERS:
+                parts.append(f"`pavane {name}`: {summary(entry)}\n")
+            else:
+                parts += _sections(group.get_command(context, name), (name,), context)
     return "\n".join(parts)
 
 
@@ -63,7 +61,7 @@ def _section(command: Any, path: tuple[str, ...], parent: Any) -> str:
     words = " ".join(piece for piece in command.collect_usage_pieces(context) if piece != "[OPTIONS]")
     lines = ["#" * min(3 + len(path) - 1, 5) + f" {' '.join(path)}", "", _text(command.help), ""]
     usage = f"pavane {' '.join(path)} {re.sub(r'[{}]', '', words)}".rstrip()
-    example = EXAMPLES[" ".join(path)]
+    example = command.epilog.removeprefix("Example: ")
     lines += ["```sh", usage, *([] if example == usage else [f"# for example: {example}"]), "```", ""]
     shown = [each for each in command.params if each.name not in SHARED and not getattr(each, "hidden", False)]
     records = [each.get_help_record(context) for each in shown]

@@ -9,7 +9,7 @@ import pytest
 from pavane_cli.commands.resources import is_current, is_settled, read_documents
 from pavane_cli.commands.swim_control import path_of
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.main import COMMANDS
+from pavane_cli.table import COMMANDS
 from pavane_cli.target import nearest_local, parse_reference, required_reference
 
 
@@ -28,7 +28,8 @@ def pavane(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
 def test_the_help_names_every_command(tmp_path: Path) -> None:
     result = pavane("--help", folder=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert [name for name in COMMANDS if f" {name} " not in result.stdout] == []
+    named = {words.split()[0] for section in COMMANDS.values() for words in section}
+    assert [name for name in named if f" {name} " not in result.stdout] == []
 
 
 def test_a_wrong_command_is_a_usage_error(tmp_path: Path) -> None:
@@ -127,8 +128,8 @@ def test_a_stopped_local_cluster_is_called_so(tmp_path: Path) -> None:
 )
 def test_pods_and_peers_never_load_the_platform(tmp_path: Path, place: str) -> None:
     code = (
-        "import sys, pavane_cli.main; from pavane_cli import lazy;"
-        f"lazy.group({{'x': '{place}'}})(name='p').get_command(None, 'x');"
+        "import sys, pavane_cli.main; from pavane_cli import lazy, table;"
+        f"lazy.Commands({{'': {{'x': table.Command('{place}')}}}})['x'];"
         "print(sorted({'kopf', 'kubernetes', 'fastapi', 'pavane_operator', 'pavane_local'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -191,7 +192,7 @@ def test_a_plugin_of_kubectl_calls_itself_what_its_user_typed(tmp_path: Path) ->
     assert "Usage: pavane rollout" in pavane("rollout", "--help", folder=tmp_path).stdout
 
 
-@pytest.mark.parametrize("command", [("get", "raft"), ("rollout", "status", "raft/q"), ("raft", "read", "q")])
+@pytest.mark.parametrize("command", [("get", "raft"), ("rollout", "status", "raft/q"), ("raft", "kv", "get", "q", "k")])
 def test_options_before_a_command_count_as_its_own(tmp_path: Path, command: tuple[str, ...]) -> None:
     before = pavane("--kubeconfig", "first", *command, folder=tmp_path)
     assert before.returncode == ExitCode.ERROR

@@ -127,6 +127,7 @@ FILES = {
 
 
         def toy() -> None:
+            "Say it."
             output.say("a toy")
     """,
 }
@@ -149,8 +150,8 @@ from pavane_operator.crds import definitions, toycluster
 definitions.KINDS = (*definitions.KINDS, toycluster.DEFINITION)
 from pavane_cli import kinds as called
 called.NAMES = (*called.NAMES, ("toy", "ToyCluster", "toyclusters"))
-from pavane_cli import main
-main.COMMANDS["toy"] = main.Listed("toy:toy", "Say it.", main.LOCAL)
+from pavane_cli import main, table
+table.COMMANDS[table.LOCAL]["toy"] = table.Command("toy:toy")
 
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.registry import kinds

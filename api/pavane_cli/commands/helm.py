@@ -10,7 +10,6 @@ from pavane.runtime.process import write_termination_log
 from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli import output
 from pavane_cli.failures import UserError
-from pavane_cli.lazy import Group
 from pavane_cli.target import Where, cluster, run
 from pavane_operator import kube
 from pavane_operator.crds.definitions import definitions
@@ -24,8 +23,6 @@ SUFFIX_BYTES = 3
 """Two tests of one cluster at a time shall not meet."""
 SAMPLE_STORAGE = "64Mi"
 
-app = typer.Typer(cls=Group, help="Hooks of the Helm chart (in a container).", no_args_is_help=True)
-
 Namespaces = Annotated[
     list[str] | None, typer.Option("--namespace", "-n", help="Look only in this namespace; may be repeated.")
 ]
@@ -33,7 +30,6 @@ Scratch = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespac
 Timeout = Annotated[float, typer.Option(help="Longest wait in seconds for each of the two steps.")]
 
 
-@app.command("pre-delete")
 def pre_delete(namespaces: Namespaces = None) -> None:
     """Fail while resources still need the operator to clean up after them, and name them."""
     run(_pre_delete(Where(), namespaces or [None]))
@@ -73,7 +69,6 @@ async def _finalized(client: kube.KubeClient, resource: kube.Resource, namespace
     ]
 
 
-@app.command("test")
 def try_out(namespace: Scratch = None, timeout: Timeout = 120.0) -> None:
     """Create a cluster of one pod, wait until it is ready, and delete it."""
     run(_try_out(Where(), namespace, timeout))

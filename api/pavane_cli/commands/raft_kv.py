@@ -21,22 +21,14 @@ from pavane_cli.archive import export_to, import_from
 from pavane_cli.changes import Count, From, print_changes
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.lazy import Group
 from pavane_cli.output import Format, Output
-from pavane_cli.reach import MinRevision, Reach, Stale, Store, commands
+from pavane_cli.reach import MinRevision, Reach, Stale, Store, reaching
 from pavane_cli.target import run
 from pavane_cli.transactions import parse_compare, parse_op
 
 TTL_S = 10.0
 UNFINISHED = ".unfinished"  # behind the name of a file until it is whole
 SIGNALLED = 128  # and the number of the signal: how a shell tells what ended a program
-
-app = typer.Typer(
-    cls=Group,
-    help="Keys of a RaftCluster with the state machine KeyValue or Tree: by its NAME, or with --peers.",
-    no_args_is_help=True,
-)
-command = commands(app)
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY")]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Prefix of the keys; default: all.")]
@@ -56,7 +48,7 @@ RequestId = Annotated[
 ]
 
 
-@command("get")
+@reaching
 def get(
     reach: Reach, key: KeyArgument, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
 ) -> None:
@@ -72,7 +64,7 @@ def get(
     show(item.value, Key.of(item), form)
 
 
-@command("put")
+@reaching
 def put(
     reach: Reach,
     key: KeyArgument,
@@ -106,7 +98,7 @@ def put(
     output.say(str(run(send())))
 
 
-@command("del")
+@reaching
 def delete(
     reach: Reach,
     key: KeyArgument,
@@ -124,7 +116,7 @@ def delete(
     output.say(str(run(send())))
 
 
-@command("list")
+@reaching
 def list_keys(
     reach: Reach, prefix: Prefix = "", stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
 ) -> None:
@@ -148,7 +140,7 @@ def list_keys(
         output.table(("KEY", "VALUE", *wide), rows)
 
 
-@command("watch")
+@reaching
 def watch(reach: Reach, prefix: Prefix = "", first: From = 0, count: Count = 0, form: Output = Format.TABLE) -> None:
     """Print each change once and in order, until Ctrl-C: revision, event, key, value."""
 
@@ -159,7 +151,7 @@ def watch(reach: Reach, prefix: Prefix = "", first: From = 0, count: Count = 0, 
     run(follow())
 
 
-@command("txn")
+@reaching
 def txn(
     reach: Reach,
     conditions: Annotated[
@@ -203,7 +195,7 @@ def txn(
         raise UserError("a condition does not hold", ExitCode.REFUSED)
 
 
-@command("lease")
+@reaching
 def lease_command(reach: Reach, ttl: Ttl = TTL_S, holder: Holder = "") -> None:
     """Hold a lease until Ctrl-C or SIGTERM, and print its id first. Keys bound to it are deleted when it ends."""
 
@@ -216,7 +208,7 @@ def lease_command(reach: Reach, ttl: Ttl = TTL_S, holder: Holder = "") -> None:
     run(hold())
 
 
-@command("lock")
+@reaching
 def lock(
     reach: Reach,
     key: KeyArgument,
@@ -254,7 +246,7 @@ def lock(
     raise typer.Exit(run(hold()))
 
 
-@command("export")
+@reaching
 def export(reach: Reach, file: Archive = None) -> None:
     """Write all keys and nodes as lines of JSON to FILE, default standard output, without keys bound to leases.
 
@@ -273,7 +265,7 @@ def export(reach: Reach, file: Archive = None) -> None:
     output.note(f"keys and nodes: {count}")
 
 
-@command("import")
+@reaching
 def import_keys(reach: Reach, file: Archive = None) -> None:
     """Write what `export` wrote, from FILE or standard input, overwriting existing keys. Versions start again."""
 

@@ -10,19 +10,11 @@ import typer
 from pavane_api.raftmembers import service
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.lazy import Group
 from pavane_cli.output import Format, Output
-from pavane_cli.reach import Reach, commands, reaching
+from pavane_cli.reach import Reach, reaching
 from pavane_cli.target import run
 
 LOOK_S = 1.0  # between two looks of `watch`: elections take less, rollouts more
-
-config = typer.Typer(
-    cls=Group,
-    help="Change the members of a cluster without a platform; for a RaftCluster use `pavane scale`.",
-    no_args_is_help=True,
-)
-_command = commands(config)
 
 PeerArgument = Annotated[list[str], typer.Argument(metavar="ID=URL…", help="URL of a running peer.")]
 
@@ -76,14 +68,14 @@ def transfer(
     output.say(run(send()))
 
 
-@_command("add")
+@reaching
 def add(reach: Reach, added: PeerArgument) -> None:
     """Add running peers as members, and print the index of the joint configuration."""
     pairs = _peers(added)
     _change(reach, lambda present: (*(peer for peer in present if peer[0] not in dict(pairs)), *pairs))
 
 
-@_command("remove")
+@reaching
 def remove(reach: Reach, ids: Annotated[list[str], typer.Argument(metavar="ID…")]) -> None:
     """Remove members, and print the index of the joint configuration."""
 
@@ -96,7 +88,7 @@ def remove(reach: Reach, ids: Annotated[list[str], typer.Argument(metavar="ID…
     _change(reach, left)
 
 
-@_command("set")
+@reaching
 def set_members(reach: Reach, members: PeerArgument) -> None:
     """Set the members, and print the index of the joint configuration."""
     wanted = _peers(members)

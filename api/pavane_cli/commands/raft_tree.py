@@ -12,24 +12,16 @@ from pavane_cli import output
 from pavane_cli.changes import Count, From, print_changes
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.lazy import Group
 from pavane_cli.output import Format, Output
-from pavane_cli.reach import MinRevision, Reach, Stale, commands
+from pavane_cli.reach import MinRevision, Reach, Stale, reaching
 from pavane_cli.target import run
-
-app = typer.Typer(
-    cls=Group,
-    help="Nodes of a RaftCluster with the state machine Tree: by its NAME, or with --peers.",
-    no_args_is_help=True,
-)
-command = commands(app)
 
 Path_ = Annotated[str, typer.Argument(metavar="PATH", help="Begins with /.")]
 PathOrRoot = Annotated[str, typer.Argument(metavar="PATH", help="Begins with /; default: the root.")]
 Version = Annotated[int, typer.Option(help="Only if the node has this version; default: any.")]
 
 
-@command("ls")
+@reaching
 def ls(
     reach: Reach,
     path: PathOrRoot = "/",
@@ -51,7 +43,7 @@ def ls(
             output.say(name)
 
 
-@command("get")
+@reaching
 def get(
     reach: Reach, path: Path_, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
 ) -> None:
@@ -67,7 +59,7 @@ def get(
     show(node.data, Node.of(node), form)
 
 
-@command("set")
+@reaching
 def set_node(
     reach: Reach,
     path: Path_,
@@ -85,7 +77,7 @@ def set_node(
     output.say(str(run(send())))
 
 
-@command("create")
+@reaching
 def create(
     reach: Reach,
     path: Path_,
@@ -102,7 +94,7 @@ def create(
     output.say(output.printable(run(send())))
 
 
-@command("rm")
+@reaching
 def rm(reach: Reach, path: Path_, version: Version = ANY_VERSION) -> None:
     """Remove a node without children."""
 
@@ -113,7 +105,7 @@ def rm(reach: Reach, path: Path_, version: Version = ANY_VERSION) -> None:
     run(send())
 
 
-@command("watch")
+@reaching
 def watch(
     reach: Reach,
     path: PathOrRoot = "/",

@@ -12,7 +12,6 @@ from pavane_api.rollout.actions import ACTIONS, Refused
 from pavane_cli import output
 from pavane_cli.commands.resources import changes, condition, is_current, is_settled, summary, wait_ready, wait_until
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.lazy import Group
 from pavane_cli.live import View
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
@@ -22,12 +21,9 @@ from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.definitions import spec_model
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 
-app = typer.Typer(cls=Group, help="Watch a rollout and decide about it.", no_args_is_help=True)
-
 Generation = Annotated[int | None, typer.Option(help="Number of the attempt; fails if it is no longer current.")]
 
 
-@app.command()
 @about_pods
 def status(
     one: One,
@@ -68,25 +64,36 @@ def _failure(document: dict[str, Any]) -> dict[str, Any] | None:
     return failed if failed and idle and upto.get("status") == "False" else None
 
 
-def _command(action: str, text: str) -> None:
-    def command(
-        one: One,
-        generation: Generation = None,
-    ) -> None:
-        run(decide(one, action, generation))
-
-    command.__doc__ = text
-    app.command(action)(about_pods(command))
+@about_pods
+def promote(one: One, generation: Generation = None) -> None:
+    """Approve the attempt that waits under strategy Manual."""
+    run(decide(one, "promote", generation))
 
 
-_command("promote", "Approve the attempt that waits under strategy Manual.")
-_command("pause", "Start no new attempt, and do not promote the one that runs.")
-_command("resume", "Take a pause back.")
-_command("abort", "Give up the attempt; the active generation is untouched. Exit code 4 once it only goes forward.")
-_command("retry", "Try the failed attempt again under a new number.")
+@about_pods
+def pause(one: One, generation: Generation = None) -> None:
+    """Start no new attempt, and do not promote the one that runs."""
+    run(decide(one, "pause", generation))
 
 
-@app.command("force-promote")
+@about_pods
+def resume(one: One, generation: Generation = None) -> None:
+    """Take a pause back."""
+    run(decide(one, "resume", generation))
+
+
+@about_pods
+def abort(one: One, generation: Generation = None) -> None:
+    """Give up the attempt; the active generation is untouched. Exit code 4 once it only goes forward."""
+    run(decide(one, "abort", generation))
+
+
+@about_pods
+def retry(one: One, generation: Generation = None) -> None:
+    """Try the failed attempt again under a new number."""
+    run(decide(one, "retry", generation))
+
+
 @about_pods
 def force_promote(
     one: One,
@@ -99,7 +106,6 @@ def force_promote(
     run(decide(one, "force-promote", generation))
 
 
-@app.command()
 @about_pods
 def restart(
     one: One,
@@ -135,7 +141,6 @@ async def decide(
             await wait_until(client, one.resource, one.namespace, one.name, done, wait_s)
 
 
-@app.command()
 @about_pods
 def repair(
     one: One,
@@ -146,7 +151,6 @@ def repair(
     run(decide(one, "repair", None, None, timeout if wait else None))
 
 
-@app.command()
 @about_pods
 def undo(
     one: One,
@@ -177,7 +181,6 @@ async def _undo(one: One, to: int | None, wait_s: float | None) -> None:
             await wait_ready(client, one.resource, one.namespace, one.name, wait_s)
 
 
-@app.command()
 @about_pods
 def history(
     one: One,
@@ -207,7 +210,6 @@ def history(
         )
 
 
-@app.command()
 @about_pods
 def diff(
     one: One,

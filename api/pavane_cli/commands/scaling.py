@@ -1,6 +1,5 @@
 """``pavane scale|suspend|resume-resource``: how many pods a resource has, and whether it runs."""
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -41,20 +40,13 @@ def is_suspended(document: dict[str, Any]) -> bool:
     return seen and (condition(document, "Ready") or {}).get("reason") == "Suspended" and not status.get("replicas")
 
 
-def _command(action: str, done: Callable[[dict[str, Any]], bool], text: str) -> Callable[..., None]:
-    def command(
-        one: One,
-        wait: Wait = False,
-        timeout: Timeout = 300.0,
-    ) -> None:
-        wait_s = timeout if wait else None
-        run(decide(one, action, wait_s=wait_s, done=done))
-
-    command.__doc__ = text
-    return about_pods(command)
+@about_pods
+def suspend(one: One, wait: Wait = False, timeout: Timeout = 300.0) -> None:
+    """Stop all pods and keep the volumes."""
+    run(decide(one, "suspend", wait_s=timeout if wait else None, done=is_suspended))
 
 
-suspend = _command("suspend", is_suspended, "Stop all pods and keep the volumes.")
-resume_resource = _command(
-    "resume-resource", is_settled, "Start a suspended resource again: the same generation, on its volumes."
-)
+@about_pods
+def resume_resource(one: One, wait: Wait = False, timeout: Timeout = 300.0) -> None:
+    """Start a suspended resource again: the same generation, on its volumes."""
+    run(decide(one, "resume-resource", wait_s=timeout if wait else None, done=is_settled))

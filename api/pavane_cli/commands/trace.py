@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.text import Text
 
 from pavane_cli import output
-from pavane_cli.lazy import Group
 from pavane_cli.options import Api, Context, Kubeconfig, Token
 from pavane_cli.output import Format, Output
 from pavane_cli.plane import control_plane
@@ -17,10 +16,7 @@ from pavane_cli.target import Where, run
 BAR_COLUMNS = 32
 NAME_COLUMNS_MAX = 60
 
-app = typer.Typer(cls=Group, help="Traces over all message paths.", no_args_is_help=True)
 
-
-@app.command("list")
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=200, help="At most this many, newest first.")] = 20,
     name: Annotated[str, typer.Option(help="Part of the root span's name.")] = "",
@@ -71,7 +67,6 @@ def list_(
         )
 
 
-@app.command()
 def show(
     trace_id: Annotated[str, typer.Argument(metavar="TRACE", help="32 hexadecimal digits, from `pavane trace list`.")],
     form: Output = Format.TABLE,
