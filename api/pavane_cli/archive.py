@@ -23,7 +23,7 @@ from pavane.raft.machines.commands import (
 from pavane.raft.machines.limits import TXN_ITEMS_MAX
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.plane import ApiError
-from pavane_cli.reach import Store
+from pavane_cli.raft_reach import Store
 
 BATCH_BYTES = 1 << 20  # half of what a transaction may have: names and headers count too
 PARENTS_NAMED_MAX = 5

@@ -16,7 +16,8 @@ from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
 from pavane_cli.books import BankProof, Books, Total, Transfer, ViewProof, prove_bank, prove_view
 from pavane_cli.loads import Load, Outcome, new_label
-from pavane_cli.plane import ApiError, RestClient, control_plane
+from pavane_cli.plane import ApiError, RestClient
+from pavane_cli.reach import ControlPlane
 from pavane_cli.target import Where
 from pavane_cli.waltz_reach import Reach
 from pavane_operator import kube
@@ -58,14 +59,15 @@ class BankLoad(Load):
         self.proof: BankProof | None = None
         metadata = log["metadata"]
         self._namespace = metadata["namespace"]
-        self._reach = Reach(metadata["name"], self._namespace, where, None, None, (), None, False, LEDGER, patience_s)
+        plane = ControlPlane(where.kubeconfig, where.context, self._namespace)
+        self._reach = Reach(plane, metadata["name"], partition=LEDGER, patience=patience_s)
         self._told: dict[str, Transfer] = {}
         self.log: Waltz
         self._rest: RestClient
 
     async def begin(self) -> None:
         """Put money in where there is none, and start the callers."""
-        self._rest = await self.open.enter_async_context(control_plane(self._reach.where, None, None))
+        self._rest = await self.open.enter_async_context(self._reach.rest())
         self.log = await self.open.enter_async_context(self._reach.log())
         label = new_label()
         if not sum((await self._at_rest()).values()):

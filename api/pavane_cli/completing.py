@@ -54,12 +54,12 @@ def _names(ctx: Any, kind: str) -> Sequence[str]:
 
 
 def _listed(ctx: Any, resource: Any) -> Sequence[str]:
-    from pavane_cli.target import Where, cluster  # noqa: PLC0415 - its clients take long to import
+    from pavane_cli.target import Where, cluster, namespace_of  # noqa: PLC0415 - its clients take long to import
 
     where = Where(ctx.params.get("kubeconfig"), ctx.params.get("context"))
     if (folder := ctx.params.get("folder")) is not None:
         where = Where(folder / "kubeconfig")
-    namespace = ctx.params.get("namespace") or "default"
+    namespace = ctx.params.get("namespace") or namespace_of(where)
 
     async def ask() -> list[str]:
         async with asyncio.timeout(ASK_S), cluster(where) as client:

@@ -12,3 +12,9 @@ NAMES = (
 """Short name, kind and plural, as in ``crds.definitions.all_kinds``, which a test compares."""
 PODLESS = frozenset({"Dataflow"})
 """Those without pods of their own, as in ``crds.definitions.PODLESS``."""
+
+
+def plain_name(kind: str, text: str) -> str:
+    """Return NAME of ``NAME`` or ``KIND/NAME``, where a command is about one kind (its short name) and takes both."""
+    long = next(long for short, long, _ in NAMES if short == kind)
+    return text.removeprefix(f"{kind}/").removeprefix(f"{long.lower()}/")

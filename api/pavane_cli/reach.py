@@ -1,205 +1,84 @@
-"""How a command reaches the data of a Raft cluster (docs/specs/raft.md 17): by the NAME of a RaftCluster through the
-control plane, or by ``--peers`` at the peers themselves, without any platform."""
+"""How a command reaches the control plane, and the data of a cluster: by the NAME of a resource through the control
+plane, or by an option that names the servers themselves, without any platform."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, ClassVar
+from urllib.parse import quote
 
-import typer
 from typer.core import TyperCommand
 
-from pavane.raft import errors
-from pavane.raft.client import Keys, RaftClient, TreeKeys
-from pavane.raft.client.urls import split_url
-from pavane.raft.errors import Code
-from pavane.raft.keys import RaftKeys
-from pavane.runtime import names
-from pavane_cli import completing
-from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.gathering import gathering
+from pavane_cli.gathering import Place, gathering, place_of
+from pavane_cli.kinds import NAMES, plain_name
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
-from pavane_cli.output import note
 from pavane_cli.plane import RestClient, control_plane
-from pavane_cli.rest_keys import RestSession
-from pavane_cli.secret import SecretEnv, SecretFile, secret_in
-from pavane_cli.target import Where
 
-PEERS = "--peers"
-NAME_S = 1.5  # for the look-up of a name; who waits for it is a person
-
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", autocompletion=completing.names, help="The RaftCluster; omit it with --peers.")
-]
-Peers = Annotated[
-    str | None,
-    typer.Option(PEERS, metavar="URL,…", help="Ask these peers directly, without the platform; needs the secret."),
-]
-KeyFolder = Annotated[
-    Path | None,
-    typer.Option("--keys", metavar="DIR", help="With --peers: folder with the cluster's keys, as in Secret NAME-keys."),
-]
-
-Stale = Annotated[bool, typer.Option("--stale", help="Ask any peer: the answer may be old, but needs no leader.")]
-
-MinRevision = Annotated[
-    int,
-    typer.Option("--min-revision", metavar="REVISION", min=0, help="With --stale: nothing older than this revision."),
-]
-
-_CODES: dict[int, ExitCode] = {
-    Code.BAD_COMMAND: ExitCode.USAGE,
-    Code.TOO_LARGE: ExitCode.USAGE,
-    Code.NO_NODE: ExitCode.NOT_FOUND,
-    Code.NO_LEASE: ExitCode.NOT_FOUND,
-}
+PEERS, SERVERS = "--peers", "--servers"
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """The keys of a cluster, and its tree if it has one."""
+class ControlPlane(Place):
+    """The control plane that the options name."""
 
-    kv: Keys
-    tree: TreeKeys
+    api: str | None = None
+    token: str | None = None
+
+    def rest(self) -> AbstractAsyncContextManager[RestClient]:
+        """Lend a client of it."""
+        return control_plane(self, self.api, self.token)
+
+    def path_of(self, kind: str, name: str) -> str:
+        """Return the place below ``/api/v1`` of a resource, by the short name of its kind and NAME or KIND/NAME."""
+        plural = next(plural for short, _, plural in NAMES if short == kind)
+        return f"/namespaces/{self.namespace}/{plural}/{quote(plain_name(kind, name), safe='')}"
+
+
+def plane_of(
+    namespace: Namespace = "",
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    api: Api = None,
+    token: Token = None,
+) -> ControlPlane:
+    """Return the control plane, and the place as `gathering.place_of` does."""
+    place = place_of(namespace, context, kubeconfig)
+    return ControlPlane(place.kubeconfig, place.context, place.namespace, api, token)
+
+
+through_plane = gathering(plane_of)
+"""Gives a command the options of a control plane and a namespace; it takes ``ControlPlane`` as its first parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
     """What the options of a command say about the cluster."""
 
+    kind: ClassVar[str]
+    """The short name."""
+    plane: ControlPlane
     name: str
-    namespace: str
-    where: Where
-    api: str | None
-    token: str | None
-    peers: tuple[str, ...]
-    secret_file: Path | None
-    secret_env: str | None
-    keys: Path | None
 
     @property
     def path(self) -> str:
-        """The cluster's place below ``/api/v1``."""
-        plain = self.name.removeprefix("raft/").removeprefix("raftcluster/")
-        return f"/namespaces/{self.namespace}/raftclusters/{plain}"
+        """The resource's place below ``/api/v1``."""
+        return self.plane.path_of(self.kind, self.name)
 
-    @asynccontextmanager
-    async def store(self, *, stale: bool = False, since: int = 0) -> AsyncIterator[Store]:
-        """Lend the keys, whichever way they are reached; ``stale`` ones are those of any peer at ``since`` or later."""
-        with explained():
-            if self.peers:
-                async with self.client() as client:
-                    kv, tree = (client.stale_kv, client.stale_tree) if stale else (client.kv, client.tree)
-                    yield Store(kv.since(since), tree.since(since))
-            else:
-                async with self.rest() as rest:
-                    session = RestSession(rest, self.path, since if stale else None)
-                    yield Store(Keys(session), TreeKeys(session))
-
-    @asynccontextmanager
-    async def rest(self) -> AsyncIterator[RestClient]:
-        """Lend the control plane."""
-        async with control_plane(self.where, self.api, self.token) as rest:
-            yield rest
-
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator[RaftClient]:
-        """Lend a client of the peers that were given."""
-        ident, curve = b"", None
-        if self.keys is not None:
-            try:
-                known = RaftKeys.read(self.keys, self.secret_file)
-            except (OSError, ValueError) as error:
-                raise UserError(f"--keys: {error}", ExitCode.USAGE) from error
-            ident, curve = known.ident, known.curve
-        elif (self.secret_file is None) == (self.secret_env is None):
-            raise UserError("with --peers give one of --secret-file, --secret-env, --keys", ExitCode.USAGE)
-        else:
-            ident = secret_in(self.secret_file, self.secret_env)
-        with explained():
-            try:
-                client = RaftClient(self.peers, ident, curve=curve)
-            except ValueError as error:
-                raise UserError(f"{PEERS}: {error}", ExitCode.USAGE) from error
-            await _check_names(self.peers)
-            async with client:
-                yield client
-
-
-async def _check_names(urls: Sequence[str]) -> None:
-    """Say which names have no address; raises ``UserError`` if none has: the client would look for them for long."""
-    hosts = dict.fromkeys(split_url(url)[0] for url in urls)
-    found = dict(zip(hosts, await asyncio.gather(*map(_has_address, hosts)), strict=True))
-    absent = ", ".join(host for host, there in found.items() if not there)
-    if not any(found.values()):
-        raise UserError(f"{PEERS}: {absent} has no address: see that the name is right", ExitCode.TIME_OUT)
-    if absent:
-        note(f"{PEERS}: {absent} has no address; the other peers are asked")
-
-
-async def _has_address(host: str) -> bool:
-    try:
-        async with asyncio.timeout(NAME_S):
-            return bool(await names.look_up(names.resolve, host))
-    except (OSError, TimeoutError):
-        return False
-
-
-def _reach(
-    name: Name,
-    peers: Peers = None,
-    secret_file: SecretFile = None,
-    secret_env: SecretEnv = None,
-    keys: KeyFolder = None,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
-) -> Reach:
-    urls = tuple(url.strip() for url in (peers or "").split(",") if url.strip())
-    where = Where(kubeconfig, context)
-    return Reach(name, namespace, where, api, token, urls, secret_file, secret_env, keys)
-
-
-def reaching(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` the argument NAME and all options of ``Reach``, which it takes as its first parameter.
-
-    It must be registered with its ``command_class``.
-    """
-    run = gathering(_reach)(command)
-    run.command_class = ReachingCommand  # type: ignore[attr-defined]
-    return run
+    def rest(self) -> AbstractAsyncContextManager[RestClient]:
+        """Lend a client of the control plane."""
+        return self.plane.rest()
 
 
 class ReachingCommand(TyperCommand):
-    """A command made by ``reaching``: with ``--peers`` there is no NAME."""
+    """A command that reaches a cluster: with the option that names servers there is no NAME."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put an empty NAME in its place if peers are named."""
+        """Put an empty NAME in its place if servers are named."""
         until = args.index("--") if "--" in args else len(args)
-        if any(arg == PEERS or arg.startswith(f"{PEERS}=") for arg in args[:until]):
+        if any(arg.partition("=")[0] in {PEERS, SERVERS} for arg in args[:until]):
             args = ["", *args]
         return super().parse_args(ctx, args)
 
 
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn what the cluster answers into a ``UserError``, whose code is that of the control plane's answer."""
-    try:
-        yield
-    except errors.RaftError as error:
-        match error:
-            case errors.Refused(code=code):
-                raise UserError(error.text, _CODES.get(code, ExitCode.REFUSED)) from error
-            case errors.Unreachable() | errors.Overloaded() | errors.Behind():
-                code = ExitCode.TIME_OUT
-            case errors.TooLarge():
-                code = ExitCode.USAGE
-            case errors.Compacted():
-                code = ExitCode.NOT_FOUND
-            case _:
-                code = ExitCode.REFUSED
-        raise UserError(str(error), code) from error
+def addresses(text: str | None) -> tuple[str, ...]:
+    """Return what commas separate."""
+    return tuple(each.strip() for each in (text or "").split(",") if each.strip())

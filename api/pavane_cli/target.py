@@ -18,9 +18,7 @@ import yaml
 
 from pavane.runtime import local, locks
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.gathering import gathering
 from pavane_cli.kinds import NAMES, PODLESS
-from pavane_cli.options import Context, Kubeconfig, Namespace, Reference
 from pavane_cli.output import note
 from pavane_operator import kube
 from pavane_operator.kube.resources import ENDPOINT_SLICES, custom
@@ -144,52 +142,9 @@ def required_reference(text: str) -> tuple[kube.Resource, str]:
     return resource, name
 
 
-@dataclass(frozen=True, slots=True)
-class One:
-    """The resource that a command is about, and the cluster that it is in."""
-
-    resource: kube.Resource
-    name: str
-    namespace: str
-    where: Where
-
-    @property
-    def reference(self) -> str:
-        """``kind/name``, as users write it."""
-        return f"{self.resource.kind.lower()}/{self.name}"
-
-
-def _one(
-    reference: Reference, namespace: Namespace = "default", context: Context = None, kubeconfig: Kubeconfig = None
-) -> One:
-    resource, name = required_reference(reference)
-    return One(resource, name, namespace, Where(kubeconfig, context))
-
-
-async def read(one: One) -> kube.Object:
-    """Return the resource as it is now."""
-    async with cluster(one.where) as client:
-        return await client.get(one.resource, one.name, one.namespace)
-
-
-def _one_with_pods(
-    reference: Reference, namespace: Namespace = "default", context: Context = None, kubeconfig: Kubeconfig = None
-) -> One:
-    one = _one(reference, namespace, context, kubeconfig)
-    if not has_pods(one.resource):
-        raise UserError(f"a {one.resource.kind} has no pods of its own, so this command does not apply", ExitCode.USAGE)
-    return one
-
-
 def has_pods(resource: kube.Resource) -> bool:
     """Whether resources of this kind have pods, which are rolled out by generations."""
     return resource.kind not in PODLESS
-
-
-about_one = gathering(_one)
-"""Gives a command KIND/NAME and the options of a cluster; it takes ``One`` as its first parameter."""
-about_pods = gathering(_one_with_pods)
-"""The same for commands about a resource with pods."""
 
 
 async def control_plane_url(where: Where) -> str:
@@ -221,10 +176,9 @@ def kubeconfig_token(where: Where) -> str | None:
     return token
 
 
-def namespace(where: Where) -> str | None:
-    """Return the namespace of the context, if there is a kubeconfig and it names one."""
-    found: str | None = _context(where)[1].get("namespace")
-    return found
+def namespace_of(where: Where) -> str:
+    """Return the namespace of the context, ``default`` where no kubeconfig names one."""
+    return str(_context(where)[1].get("namespace") or "default")
 
 
 def _context(where: Where) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -3,30 +3,28 @@
 import base64
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from pavane.application.finding import HOSTS
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Conflict, NotFound, OutcomeUnknown, Unavailable, Waltz, WaltzError, trusting
-from pavane_cli import completing
+from pavane_cli import completing, reach
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import gathering
-from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
-from pavane_cli.plane import RestClient, control_plane
-from pavane_cli.target import KINDS, Where, cluster
+from pavane_cli.kinds import plain_name
+from pavane_cli.reach import SERVERS, ControlPlane, ReachingCommand, addresses, through_plane
+from pavane_cli.target import KINDS, cluster
 from pavane_operator import kube
 from pavane_operator.kinds.waltz.names import client_secret
 from pavane_operator.kube.resources import SECRETS
 
-SERVERS = "--servers"
+PATIENCE_S = 30.0
 
 Name = Annotated[
     str,
@@ -52,36 +50,26 @@ Patience = Annotated[float, typer.Option("--timeout", min=0.1, help="With --serv
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
-    """What the options of a command say about the log."""
+class Reach(reach.Reach):
+    """What the options of a command say about a log, and a partition of it."""
 
-    name: str
-    namespace: str
-    where: Where
-    api: str | None
-    token: str | None
-    servers: tuple[str, ...]
-    authority: Path | None
-    plain: bool
-    partition: int
-    patience: float
+    kind = "waltz"
+    servers: tuple[str, ...] = ()
+    """Those to ask directly; none = by NAME."""
+    authority: Path | None = None
+    plain: bool = False
+    partition: int = 0
+    patience: float = PATIENCE_S
 
     @property
-    def path(self) -> str:
+    def partitions(self) -> str:
         """The partitions' place below ``/api/v1``."""
-        plain = self.name.removeprefix("waltz/").removeprefix("waltzcluster/")
-        return f"/namespaces/{self.namespace}/waltzclusters/{quote(plain, safe='')}/partitions"
+        return f"{self.path}/partitions"
 
     @property
     def transactions(self) -> str:
         """The place of the partition's transactions."""
-        return f"{self.path}/{self.partition}/transactions"
-
-    @asynccontextmanager
-    async def rest(self) -> AsyncIterator[RestClient]:
-        """Lend the control plane."""
-        async with control_plane(self.where, self.api, self.token) as rest:
-            yield rest
+        return f"{self.partitions}/{self.partition}/transactions"
 
     @asynccontextmanager
     async def log(self) -> AsyncIterator[Waltz]:
@@ -93,15 +81,15 @@ class Reach:
 
     async def _named(self) -> tuple[tuple[str, ...], ssl.SSLContext | None]:
         """Read the Secret that the operator keeps for applications."""
-        name = self.name.removeprefix("waltz/").removeprefix("waltzcluster/")
-        async with cluster(self.where) as client:
-            await client.get(KINDS["waltz"], name, self.namespace)  # an error about it says more than of its Secret
+        plane, name = self.plane, plain_name(self.kind, self.name)
+        async with cluster(plane) as client:
+            await client.get(KINDS["waltz"], name, plane.namespace)  # an error about it says more than of its Secret
             try:
-                data = (await client.get(SECRETS, client_secret(name), self.namespace)).get("data") or {}
+                data = (await client.get(SECRETS, client_secret(name), plane.namespace)).get("data") or {}
             except kube.NotFound:
                 data = {}
-        path = self.where.path()
-        hosts = path.parent / HOSTS / self.namespace if path is not None else None
+        path = plane.path()
+        hosts = path.parent / HOSTS / plane.namespace if path is not None else None
         if hosts is not None and hosts.exists():  # names of a local cluster, which no DNS knows
             os.environ.setdefault(HOSTS_FILE_VARIABLE, str(hosts))
         held = {key: base64.b64decode(value).decode() for key, value in data.items()}
@@ -122,40 +110,21 @@ class Reach:
             raise UserError(f"--tls-ca: {self.authority} holds no certificates: {error}", ExitCode.USAGE) from error
 
 
+@through_plane
 def _reach(
+    plane: ControlPlane,
     name: Name,
     servers: Servers = None,
     tls_ca: Authority = None,
     no_tls: NoTls = False,
     partition: Partition = 0,
-    timeout: Patience = 30.0,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
+    timeout: Patience = PATIENCE_S,
 ) -> Reach:
-    names = tuple(text.strip() for text in (servers or "").split(",") if text.strip())
-    where = Where(kubeconfig, context)
-    return Reach(name, namespace, where, api, token, names, tls_ca, no_tls, partition, timeout)
+    return Reach(plane, name, addresses(servers), tls_ca, no_tls, partition, timeout)
 
 
-class ReachingCommand(TyperCommand):
-    """A command made by ``reaching``: with ``--servers`` there is no NAME."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put an empty NAME in its place if servers are named."""
-        until = args.index("--") if "--" in args else len(args)
-        if any(arg == SERVERS or arg.startswith(f"{SERVERS}=") for arg in args[:until]):
-            args = ["", *args]
-        return super().parse_args(ctx, args)
-
-
-def reaching(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command`` the argument NAME and all options of ``Reach``, which it takes as its first parameter."""
-    run = gathering(_reach)(command)
-    run.command_class = ReachingCommand  # type: ignore[attr-defined]
-    return run
+reaching = gathering(_reach, ReachingCommand)
+"""Gives a command the argument NAME and all options of ``Reach``, which it takes as its first parameter."""
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import pytest
 
 from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.commands.resources import show
-from pavane_cli.target import One, Where
+from pavane_cli.gathering import One
+from pavane_cli.target import Where
 from pavane_local.api.cluster import DEFINITIONS
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube import KubeClient, Target

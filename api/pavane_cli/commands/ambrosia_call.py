@@ -12,9 +12,8 @@ import typer
 
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
-from pavane_cli.plane import control_plane
-from pavane_cli.target import Where, run
+from pavane_cli.reach import ControlPlane, through_plane
+from pavane_cli.target import run
 from pavane_operator import kube
 
 DEFAULT_LOG = Path(".pavane/ambrosia")
@@ -26,18 +25,15 @@ Arguments = Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENT]…", 
 Timeout = Annotated[float, typer.Option(help="Seconds to wait, even while the immortal restarts.")]
 
 
+@through_plane
 def call(
+    plane: ControlPlane,
     name: Name,
     method: Annotated[str, typer.Argument(help="Name of the method.")],
     arguments: Arguments = None,
     key: Annotated[str | None, typer.Option(help="Calls with the same key take effect once.")] = None,
     log: Log = DEFAULT_LOG,
     timeout: Timeout = 60.0,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
 ) -> None:
     """Call a method and print its result as JSON. A crash in between does not repeat it, because the call has a key.
 
@@ -45,25 +41,20 @@ def call(
     """
     headers = {"Idempotency-Key": key or str(uuid.uuid4())}
     body = [_value(argument) for argument in arguments or []]
-    path = _path(namespace, name, "call", method)
-    if not _is_here(log, name) and _cluster_answers(
-        Where(kubeconfig, context), api, token, "POST", path, body, headers, log=log, name=name
-    ):
+    path = f"call/{quote(method, safe='')}"
+    if not _is_here(log, name) and _cluster_answers(plane, "POST", path, body, headers, log=log, name=name):
         return
-    _ask("POST", log, name, f"/call/{quote(method, safe='')}", timeout, headers=headers, json=body)
+    _ask("POST", log, name, f"/{path}", timeout, headers=headers, json=body)
 
 
+@through_plane
 def query(
+    plane: ControlPlane,
     name: Name,
     query: Annotated[str, typer.Argument(help="Name of the query.")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]…")] = None,
     log: Log = DEFAULT_LOG,
     timeout: Timeout = 60.0,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
 ) -> None:
     """Answer a query and print the result as JSON. NAME as for `call`."""
     parameters = {}
@@ -72,12 +63,11 @@ def query(
         if not separator:
             raise UserError(f"{argument}: write NAME=VALUE", ExitCode.USAGE)
         parameters[parameter] = value
-    path = f"{_path(namespace, name, 'query', query)}?{urlencode(parameters)}"
-    if not _is_here(log, name) and _cluster_answers(
-        Where(kubeconfig, context), api, token, "GET", path, log=log, name=name
-    ):
+    path = f"query/{quote(query, safe='')}"
+    asked = f"{path}?{urlencode(parameters)}"
+    if not _is_here(log, name) and _cluster_answers(plane, "GET", asked, log=log, name=name):
         return
-    _ask("GET", log, name, f"/query/{quote(query, safe='')}", timeout, params=parameters)
+    _ask("GET", log, name, f"/{path}", timeout, params=parameters)
 
 
 def _is_here(log: Path, name: str) -> bool:
@@ -85,15 +75,8 @@ def _is_here(log: Path, name: str) -> bool:
     return (log / f"{name}.http").exists() or (log / f"{name}.coordinator.log").exists()
 
 
-def _path(namespace: str, name: str, verb: str, handler: str) -> str:
-    plain = name.removeprefix("coord/").removeprefix("coordinator/")
-    return f"/namespaces/{namespace}/coordinators/{quote(plain, safe='')}/{verb}/{quote(handler, safe='')}"
-
-
 def _cluster_answers(
-    where: Where,
-    api: str | None,
-    token: str | None,
+    plane: ControlPlane,
     verb: str,
     path: str,
     body: Any = None,
@@ -108,8 +91,8 @@ def _cluster_answers(
     """
 
     async def ask() -> Any:
-        async with control_plane(where, api, token) as rest:
-            return (await rest.send(verb, path, body, headers))["result"]
+        async with plane.rest() as rest:
+            return (await rest.send(verb, f"{plane.path_of('coord', name)}/{path}", body, headers))["result"]
 
     try:
         output.say(json.dumps(run(ask()), ensure_ascii=False))

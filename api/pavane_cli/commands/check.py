@@ -13,7 +13,7 @@ from pavane_cli import output
 from pavane_cli.commands.resources import Everywhere, condition
 from pavane_cli.commands.why import explain, waits
 from pavane_cli.failures import ExitCode
-from pavane_cli.options import Context, Kubeconfig, Namespace
+from pavane_cli.gathering import Place, in_place
 from pavane_cli.output import Format, Output
 from pavane_cli.target import PLATFORM_NAMESPACE, Where, cluster, run, stopped
 from pavane_operator import kube
@@ -71,15 +71,10 @@ class Reference(NamedTuple):
     key: str | None = None
 
 
-def check(
-    namespace: Namespace = "default",
-    everywhere: Everywhere = False,
-    form: Output = Format.TABLE,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
+@in_place
+def check(place: Place, everywhere: Everywhere = False, form: Output = Format.TABLE) -> None:
     """Check server, definitions, your permissions, operator and resources. Exit code 1 if there is a problem."""
-    findings = run(_check(Where(kubeconfig, context), None if everywhere else namespace))
+    findings = run(_check(place, None if everywhere else place.namespace))
     if form.structured:
         output.structured([{**asdict(each), "result": each.result.value} for each in findings], form)
     elif form is Format.NAME:

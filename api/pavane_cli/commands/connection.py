@@ -9,8 +9,9 @@ import typer
 from pavane.application.finding import VARIABLE, Connection
 from pavane_cli import completing, output
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.options import Context, Kubeconfig, Namespace
-from pavane_cli.target import KINDS, Where, cluster, run
+from pavane_cli.gathering import Place, in_place
+from pavane_cli.kinds import plain_name
+from pavane_cli.target import KINDS, cluster, run
 from pavane_operator.kinds.raft import access
 
 
@@ -21,23 +22,22 @@ class Form(StrEnum):
     FILE = "file"
 
 
+@in_place
 def connection(
+    place: Place,
     name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=completing.names, help="A RaftCluster.")],
     form: Annotated[
         Form, typer.Option("--output", "-o", help="env: a line for a shell; file: only the JSON.")
     ] = Form.ENV,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """Print addresses and keys of a RaftCluster for an application; treat it as a password."""
-    found = run(_connection(Where(kubeconfig, context), name.removeprefix("raft/"), namespace))
+    found = run(_connection(place, plain_name("raft", name)))
     output.say(found.text() if form is Form.FILE else f"export {VARIABLE}={shlex.quote(found.text())}")
 
 
-async def _connection(where: Where, name: str, namespace: str) -> Connection:
-    async with cluster(where) as client:
-        document = await client.get(KINDS["raft"], name, namespace)
+async def _connection(place: Place, name: str) -> Connection:
+    async with cluster(place) as client:
+        document = await client.get(KINDS["raft"], name, place.namespace)
         try:
             seeds, keys = await access.way_to(client, document)
         except (access.NotServing, ValueError) as error:

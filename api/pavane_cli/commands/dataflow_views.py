@@ -9,27 +9,24 @@ from pavane.dataflow.sql import parse
 from pavane_cli import output
 from pavane_cli.commands.resources import changes, condition
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
+from pavane_cli.gathering import Place, in_place
+from pavane_cli.options import Api, Token
 from pavane_cli.output import Format, Output
 from pavane_cli.plane import control_plane
-from pavane_cli.target import KINDS, Where, cluster, run
+from pavane_cli.target import KINDS, cluster, run
 
 DATAFLOWS = KINDS["dataflow"]
 
 Name = Annotated[str, typer.Argument(help="Name of the Dataflow.")]
 
 
-def listed(
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    form: Output = Format.TABLE,
-) -> None:
+@in_place
+def listed(place: Place, form: Output = Format.TABLE) -> None:
     """List the views of all Dataflows."""
 
     async def read() -> list[dict[str, Any]]:
-        async with cluster(Where(kubeconfig, context)) as client:
-            return list((await client.list_all(DATAFLOWS, namespace)).items)
+        async with cluster(place) as client:
+            return list((await client.list_all(DATAFLOWS, place.namespace)).items)
 
     rows = [row for document in run(read()) for row in _rows(document)]
     if form.structured:
@@ -41,14 +38,15 @@ def listed(
 HEADERS = ("dataflow", "view", "state", "frontier", "lag", "badRows")
 
 
-def watch(name: Name, namespace: Namespace = "default", context: Context = None, kubeconfig: Kubeconfig = None) -> None:
+@in_place
+def watch(place: Place, name: Name) -> None:
     """Print a line for each change of a Dataflow's views, until Ctrl-C."""
 
     async def follow() -> None:
         said = ""
-        async with cluster(Where(kubeconfig, context)) as client:
-            await client.get(DATAFLOWS, name, namespace)
-            async for change in changes(client, DATAFLOWS, namespace, name):
+        async with cluster(place) as client:
+            await client.get(DATAFLOWS, name, place.namespace)
+            async for change in changes(client, DATAFLOWS, place.namespace, name):
                 line = summary(change.object) if change.type != "DELETED" else f"{name}  gone"
                 if line != said:
                     said = line
@@ -57,28 +55,20 @@ def watch(name: Name, namespace: Namespace = "default", context: Context = None,
     run(follow())
 
 
-def bad_rows(
-    name: Name,
-    namespace: Namespace = "default",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
-    form: Output = Format.TABLE,
-) -> None:
+@in_place
+def bad_rows(place: Place, name: Name, api: Api = None, token: Token = None, form: Output = Format.TABLE) -> None:
     """List the last rows that the Dataflow's tables could not read: partition, transaction and reason."""
 
     async def read() -> list[dict[str, Any]]:
-        where = Where(kubeconfig, context)
-        async with cluster(where) as client:
-            spec = (await client.get(DATAFLOWS, name, namespace))["spec"]
+        async with cluster(place) as client:
+            spec = (await client.get(DATAFLOWS, name, place.namespace))["spec"]
         try:
             tables = {table.name for table in parse(spec["script"]).tables}
         except SqlError as error:
             raise UserError(f"the script of {name} is refused: {error}", ExitCode.REFUSED) from error
-        async with control_plane(where, api, token) as rest:
+        async with control_plane(place, api, token) as rest:
             compute = spec["computeClusterRef"]["name"]
-            found = await rest.get(f"/namespaces/{namespace}/computeclusters/{compute}/bad-rows")
+            found = await rest.get(f"/namespaces/{place.namespace}/computeclusters/{compute}/bad-rows")
         return [row for row in found["items"] if row["table"] in tables]
 
     rows = run(read())

@@ -14,7 +14,7 @@ from pavane_cli import output
 from pavane_cli.commands.raft_offline import Folder, Meter, failures, tell
 from pavane_cli.commands.raft_peer import curve_of, members_of
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.reach import explained
+from pavane_cli.raft_reach import explained
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 
 

@@ -22,7 +22,7 @@ from pavane_cli.changes import Count, From, print_changes
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.reach import MinRevision, Reach, Stale, Store, reaching
+from pavane_cli.raft_reach import MinRevision, Reach, Stale, Store, reaching
 from pavane_cli.target import run
 from pavane_cli.transactions import parse_compare, parse_op
 

@@ -17,7 +17,7 @@ from pavane_cli.data import DataFile, data_of
 from pavane_cli.entries import words
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.reach import Reach, reaching
+from pavane_cli.raft_reach import Reach, reaching
 from pavane_cli.target import run
 
 PAGE = 500  # entries per request

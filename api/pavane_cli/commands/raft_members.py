@@ -11,7 +11,7 @@ from pavane_api.raftmembers import service
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.reach import Reach, reaching
+from pavane_cli.raft_reach import Reach, reaching
 from pavane_cli.target import run
 
 LOOK_S = 1.0  # between two looks of `watch`: elections take less, rollouts more

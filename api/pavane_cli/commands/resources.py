@@ -13,10 +13,11 @@ import yaml
 from pavane_cli import output
 from pavane_cli.completing import kinds, names
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.gathering import One, Place, about_one, in_place
 from pavane_cli.live import View, stage_of
-from pavane_cli.options import Context, Kubeconfig, Namespace, Timeout, Wait
+from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
-from pavane_cli.target import One, Where, about_one, cluster, has_pods, parse_reference, run
+from pavane_cli.target import Where, cluster, has_pods, parse_reference, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import CORE_EVENTS
 
@@ -44,22 +45,21 @@ SUFFIXES = (".yaml", ".yml", ".json")
 """Of the files in a folder that are applied, as kubectl does."""
 
 
+@in_place
 def get(
+    place: Place,
     kind: Kind,
     name: Name = None,
-    namespace: Namespace = "default",
     everywhere: Everywhere = False,
     form: Output = Format.TABLE,
     followed: Followed = False,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
 ) -> None:
     """List resources, or show one."""
     resource, wanted = parse_reference(kind, name)
-    where, space = Where(kubeconfig, context), None if everywhere else namespace
+    space = None if everywhere else place.namespace
     if followed and form is not Format.TABLE:
         raise UserError("--watch prints lines: leave out --output", ExitCode.USAGE)
-    run(_watch(where, resource, wanted, space) if followed else _get(where, resource, wanted, space, form))
+    run(_watch(place, resource, wanted, space) if followed else _get(place, resource, wanted, space, form))
 
 
 async def _get(where: Where, resource: kube.Resource, name: str | None, namespace: str | None, form: Format) -> None:
@@ -164,17 +164,11 @@ def _section(title: str, headers: tuple[str, ...], rows: list[tuple[object, ...]
         output.table(headers, rows)
 
 
-def watch(
-    kind: Kind,
-    name: Name = None,
-    namespace: Namespace = "default",
-    everywhere: Everywhere = False,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
+@in_place
+def watch(place: Place, kind: Kind, name: Name = None, everywhere: Everywhere = False) -> None:
     """Print a line whenever a resource changes, until Ctrl-C."""
     resource, wanted = parse_reference(kind, name)
-    run(_watch(Where(kubeconfig, context), resource, wanted, None if everywhere else namespace))
+    run(_watch(place, resource, wanted, None if everywhere else place.namespace))
 
 
 async def _watch(where: Where, resource: kube.Resource, name: str | None, namespace: str | None) -> None:
@@ -235,16 +229,10 @@ def summary(document: dict[str, Any], state: str | None = None) -> str:
     return "  ".join(parts)
 
 
-def apply(
-    files: Files,
-    namespace: Namespace = "default",
-    wait: Wait = False,
-    timeout: Timeout = 300.0,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
+@in_place
+def apply(place: Place, files: Files, wait: Wait = False, timeout: Timeout = 300.0) -> None:
     """Create or change resources from files."""
-    run(_apply(Where(kubeconfig, context), files, namespace, wait, timeout))
+    run(_apply(place, files, wait, timeout))
 
 
 def read_documents(files: list[Path]) -> list[dict[str, Any]]:
@@ -286,12 +274,12 @@ def _type_of(document: dict[str, Any]) -> kube.Resource:
     return resource
 
 
-async def _apply(where: Where, files: list[Path], namespace: str, wait: bool, timeout_s: float) -> None:
+async def _apply(place: Place, files: list[Path], wait: bool, timeout_s: float) -> None:
     documents = [(_type_of(document), document) for document in read_documents(files)]
-    async with cluster(where) as client:
+    async with cluster(place) as client:
         applied: list[tuple[kube.Resource, str, str]] = []
         for resource, document in documents:
-            name, space = document["metadata"]["name"], document["metadata"].get("namespace", namespace)
+            name, space = document["metadata"]["name"], document["metadata"].get("namespace", place.namespace)
             await client.apply(resource, document, space, manager=MANAGER, strict=True)
             output.say(f"{resource.kind.lower()}/{name} applied")
             applied.append((resource, space, name))

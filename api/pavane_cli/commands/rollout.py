@@ -12,10 +12,11 @@ from pavane_api.rollout.actions import ACTIONS, Refused
 from pavane_cli import output
 from pavane_cli.commands.resources import changes, condition, is_current, is_settled, summary, wait_ready, wait_until
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.gathering import One, about_pods, read
 from pavane_cli.live import View
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
-from pavane_cli.target import One, about_pods, cluster, read, run
+from pavane_cli.target import cluster, run
 from pavane_operator import kube
 from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.definitions import spec_model

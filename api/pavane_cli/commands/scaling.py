@@ -8,8 +8,9 @@ from pavane_api.rollout.actions import scale as set_replicas
 from pavane_cli import output
 from pavane_cli.commands.resources import condition, is_settled, wait_ready
 from pavane_cli.commands.rollout import decide
+from pavane_cli.gathering import One, about_pods
 from pavane_cli.options import Timeout, Wait
-from pavane_cli.target import One, about_pods, cluster, run
+from pavane_cli.target import cluster, run
 
 Replicas = Annotated[int, typer.Option(help="Number of members; odd for a RaftCluster.", min=1)]
 

@@ -280,8 +280,8 @@ async def _place_of(reach: Reach, ticks: int | None) -> tuple[Reach, int | None]
     kind, slash, name = reach.name.partition("/")
     if not slash or KINDS.get(kind.lower()) != KINDS["computecluster"]:
         return reach, ticks
-    async with cluster(reach.where) as client:
-        spec = (await client.get(KINDS["computecluster"], name, reach.namespace))["spec"]
+    async with cluster(reach.plane) as client:
+        spec = (await client.get(KINDS["computecluster"], name, reach.plane.namespace))["spec"]
     place = replace(reach, name=spec["waltzClusterRef"]["name"], partition=spec["partitions"]["views"])
     return place, spec["partitions"]["ticks"]
 

@@ -11,9 +11,9 @@ from pavane_cli import completing, output
 from pavane_cli.commands.resources import condition
 from pavane_cli.commands.tree import GENERATION_LABEL, ROLE_LABEL
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.options import Context, Kubeconfig, Namespace
+from pavane_cli.gathering import Place, in_place
 from pavane_cli.output import Format, Output
-from pavane_cli.target import KINDS, Where, cluster, has_pods, required_reference, run
+from pavane_cli.target import KINDS, cluster, has_pods, required_reference, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS, SECRETS
 
@@ -27,15 +27,10 @@ Named = Annotated[
 ]
 
 
-def status(
-    named: Named,
-    namespace: Namespace = "default",
-    form: Output = Format.TABLE,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-) -> None:
+@in_place
+def status(place: Place, named: Named, form: Output = Format.TABLE) -> None:
     """Show leader, members, quorum, blockers, last write gap and certificates of a resource on one screen."""
-    document, pods, expires = run(_read(Where(kubeconfig, context), named, namespace))
+    document, pods, expires = run(_read(place, named))
     facts, members = told(document, pods, expires)
     if form.structured:
         output.structured({**facts, "members": [dict(zip(HEADERS, each, strict=True)) for each in members]}, form)
@@ -46,11 +41,11 @@ def status(
     output.table([header.upper() for header in HEADERS], members)
 
 
-async def _read(where: Where, named: str, namespace: str) -> tuple[kube.Object, Sequence[kube.Object], str]:
-    async with cluster(where) as client:
-        resource, name, document = await _find(client, named, namespace)
+async def _read(place: Place, named: str) -> tuple[kube.Object, Sequence[kube.Object], str]:
+    async with cluster(place) as client:
+        resource, name, document = await _find(client, named, place.namespace)
         labels = f"app.kubernetes.io/instance={name},app.kubernetes.io/name={resource.kind.lower()}"
-        pods = (await client.list_all(PODS, namespace, labels=labels)).items
+        pods = (await client.list_all(PODS, place.namespace, labels=labels)).items
         return document, pods, await _expires(client, document)
 
 

@@ -25,7 +25,7 @@ def members(
     name: Name = None,
     socket: Socket = None,
     form: Output = Format.TABLE,
-    namespace: Namespace = "default",
+    namespace: Namespace = "",
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     api: Api = None,
@@ -37,13 +37,14 @@ def members(
     elif name is not None or socket is not None:
         raise UserError("give a SwimGroup, or --name or --socket of a member that runs here", ExitCode.USAGE)
     else:
-        from pavane_cli.plane import control_plane  # noqa: PLC0415 - for a member here nothing of it is needed
-        from pavane_cli.target import Where, run  # noqa: PLC0415 - for a member here nothing of it is needed
+        from pavane_cli.reach import plane_of  # noqa: PLC0415 - for a member here nothing of it is needed
+        from pavane_cli.target import run  # noqa: PLC0415 - for a member here nothing of it is needed
+
+        plane = plane_of(namespace, context, kubeconfig, api, token)
 
         async def asked() -> Any:
-            plain = group.removeprefix("swim/").removeprefix("swimgroup/")
-            async with control_plane(Where(kubeconfig, context), api, token) as rest:
-                return await rest.get(f"/namespaces/{namespace}/swimgroups/{plain}/members")
+            async with plane.rest() as rest:
+                return await rest.get(f"{plane.path_of('swim', group)}/members")
 
         _there(run(asked()), form)
 

@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from pavane_cli.gathering import One, about_pods
 from pavane_cli.live import stage_of
-from pavane_cli.target import One, about_pods, cluster, run
+from pavane_cli.target import cluster, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS
 

@@ -145,7 +145,7 @@ def partitions(reach: Reach, form: Output = Format.TABLE) -> None:
 async def _partitions(reach: Reach) -> list[Partition]:
     if not reach.servers:
         async with reach.rest() as rest:
-            return LogPartitions.model_validate(await rest.get(reach.path)).items
+            return LogPartitions.model_validate(await rest.get(reach.partitions)).items
     async with reach.log() as log:
         return (await LogPartitions.of(log)).items
 

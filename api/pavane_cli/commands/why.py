@@ -4,7 +4,8 @@ from typing import Any
 
 from pavane_cli import output
 from pavane_cli.commands.resources import condition
-from pavane_cli.target import One, about_one, read, run
+from pavane_cli.gathering import One, about_one, read
+from pavane_cli.target import run
 
 ADVICE = {
     "Paused": "Resume with `pavane rollout resume {reference}`.",

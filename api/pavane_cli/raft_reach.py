@@ -1,0 +1,163 @@
+"""How a command reaches the data of a Raft cluster (docs/specs/raft.md 17): by NAME, or by ``--peers``."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pavane.raft import errors
+from pavane.raft.client import Keys, RaftClient, TreeKeys
+from pavane.raft.client.urls import split_url
+from pavane.raft.errors import Code
+from pavane.raft.keys import RaftKeys
+from pavane.runtime import names
+from pavane_cli import completing, reach
+from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.gathering import gathering
+from pavane_cli.output import note
+from pavane_cli.reach import PEERS, ControlPlane, ReachingCommand, addresses, through_plane
+from pavane_cli.rest_keys import RestSession
+from pavane_cli.secret import SecretEnv, SecretFile, secret_in
+
+NAME_S = 1.5  # for the look-up of a name; who waits for it is a person
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", autocompletion=completing.names, help="The RaftCluster; omit it with --peers.")
+]
+Peers = Annotated[
+    str | None,
+    typer.Option(PEERS, metavar="URL,…", help="Ask these peers directly, without the platform; needs the secret."),
+]
+KeyFolder = Annotated[
+    Path | None,
+    typer.Option("--keys", metavar="DIR", help="With --peers: folder with the cluster's keys, as in Secret NAME-keys."),
+]
+
+Stale = Annotated[bool, typer.Option("--stale", help="Ask any peer: the answer may be old, but needs no leader.")]
+
+MinRevision = Annotated[
+    int,
+    typer.Option("--min-revision", metavar="REVISION", min=0, help="With --stale: nothing older than this revision."),
+]
+
+_CODES: dict[int, ExitCode] = {
+    Code.BAD_COMMAND: ExitCode.USAGE,
+    Code.TOO_LARGE: ExitCode.USAGE,
+    Code.NO_NODE: ExitCode.NOT_FOUND,
+    Code.NO_LEASE: ExitCode.NOT_FOUND,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The keys of a cluster, and its tree if it has one."""
+
+    kv: Keys
+    tree: TreeKeys
+
+
+@dataclass(frozen=True, slots=True)
+class Reach(reach.Reach):
+    """What the options of a command say about a RaftCluster."""
+
+    kind = "raft"
+    peers: tuple[str, ...] = ()
+    """Those to ask directly; none = by NAME."""
+    secret_file: Path | None = None
+    secret_env: str | None = None
+    keys: Path | None = None
+
+    @asynccontextmanager
+    async def store(self, *, stale: bool = False, since: int = 0) -> AsyncIterator[Store]:
+        """Lend the keys, whichever way they are reached; ``stale`` ones are those of any peer at ``since`` or later."""
+        with explained():
+            if self.peers:
+                async with self.client() as client:
+                    kv, tree = (client.stale_kv, client.stale_tree) if stale else (client.kv, client.tree)
+                    yield Store(kv.since(since), tree.since(since))
+            else:
+                async with self.rest() as rest:
+                    session = RestSession(rest, self.path, since if stale else None)
+                    yield Store(Keys(session), TreeKeys(session))
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[RaftClient]:
+        """Lend a client of the peers that were given."""
+        ident, curve = b"", None
+        if self.keys is not None:
+            try:
+                known = RaftKeys.read(self.keys, self.secret_file)
+            except (OSError, ValueError) as error:
+                raise UserError(f"--keys: {error}", ExitCode.USAGE) from error
+            ident, curve = known.ident, known.curve
+        elif (self.secret_file is None) == (self.secret_env is None):
+            raise UserError("with --peers give one of --secret-file, --secret-env, --keys", ExitCode.USAGE)
+        else:
+            ident = secret_in(self.secret_file, self.secret_env)
+        with explained():
+            try:
+                client = RaftClient(self.peers, ident, curve=curve)
+            except ValueError as error:
+                raise UserError(f"{PEERS}: {error}", ExitCode.USAGE) from error
+            await _check_names(self.peers)
+            async with client:
+                yield client
+
+
+async def _check_names(urls: Sequence[str]) -> None:
+    """Say which names have no address; raises ``UserError`` if none has: the client would look for them for long."""
+    hosts = dict.fromkeys(split_url(url)[0] for url in urls)
+    found = dict(zip(hosts, await asyncio.gather(*map(_has_address, hosts)), strict=True))
+    absent = ", ".join(host for host, there in found.items() if not there)
+    if not any(found.values()):
+        raise UserError(f"{PEERS}: {absent} has no address: see that the name is right", ExitCode.TIME_OUT)
+    if absent:
+        note(f"{PEERS}: {absent} has no address; the other peers are asked")
+
+
+async def _has_address(host: str) -> bool:
+    try:
+        async with asyncio.timeout(NAME_S):
+            return bool(await names.look_up(names.resolve, host))
+    except (OSError, TimeoutError):
+        return False
+
+
+@through_plane
+def _reach(
+    plane: ControlPlane,
+    name: Name,
+    peers: Peers = None,
+    secret_file: SecretFile = None,
+    secret_env: SecretEnv = None,
+    keys: KeyFolder = None,
+) -> Reach:
+    return Reach(plane, name, addresses(peers), secret_file, secret_env, keys)
+
+
+reaching = gathering(_reach, ReachingCommand)
+"""Gives a command the argument NAME and all options of ``Reach``, which it takes as its first parameter."""
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn what the cluster answers into a ``UserError``, whose code is that of the control plane's answer."""
+    try:
+        yield
+    except errors.RaftError as error:
+        match error:
+            case errors.Refused(code=code):
+                raise UserError(error.text, _CODES.get(code, ExitCode.REFUSED)) from error
+            case errors.Unreachable() | errors.Overloaded() | errors.Behind():
+                code = ExitCode.TIME_OUT
+            case errors.TooLarge():
+                code = ExitCode.USAGE
+            case errors.Compacted():
+                code = ExitCode.NOT_FOUND
+            case _:
+                code = ExitCode.REFUSED
+        raise UserError(str(error), code) from error
