@@ -23,7 +23,7 @@ from pavane.raft.machines.commands import (
 from pavane.raft.machines.limits import TXN_ITEMS_MAX
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.plane import ApiError
-from pavane_cli.raft_reach import Store
+from pavane_cli.raft_reach import ClusterKeys
 
 BATCH_BYTES = 1 << 20  # half of what a transaction may have: names and headers count too
 PARENTS_NAMED_MAX = 5
@@ -34,7 +34,7 @@ _SUFFIX = re.compile(rb"[0-9]{10}$")
 """Of a sequential node, SEQUENCE_DIGITS long."""
 
 
-async def export_to(store: Store, target: TextIO) -> int:
+async def export_to(store: ClusterKeys, target: TextIO) -> int:
     """Write every key and node that no lease holds, a parent before its children; returns their number."""
     count = 0
     for item in (await store.kv.list(*prefix_range(b""))).items:
@@ -48,7 +48,7 @@ async def export_to(store: Store, target: TextIO) -> int:
     return count
 
 
-async def import_from(store: Store, source: Iterable[str]) -> int:
+async def import_from(store: ClusterKeys, source: Iterable[str]) -> int:
     """Write every line over what is there; counters of children go on behind the greatest suffix found.
 
     Raises ``UserError`` that names the line for what ``export_to`` did not write, and one that names the parents whose
@@ -82,7 +82,7 @@ async def import_from(store: Store, source: Iterable[str]) -> int:
     return count
 
 
-async def _write(store: Store, batch: Sequence[Put | Create | Set]) -> None:
+async def _write(store: ClusterKeys, batch: Sequence[Put | Create | Set]) -> None:
     """Write a batch in one transaction, or, if one of its nodes is there already, each by itself."""
     try:
         await store.kv.txn(then=batch)
@@ -97,7 +97,7 @@ async def _write(store: Store, batch: Sequence[Put | Create | Set]) -> None:
                 await store.kv.txn(then=[op])
 
 
-async def _count_on(store: Store, parent: bytes, last: int) -> bool:
+async def _count_on(store: ClusterKeys, parent: bytes, last: int) -> bool:
     """Let the counter of a node's children go beyond ``last``, by children removed at once; False if too far."""
     stem = parent.rstrip(b"/") + b"/import"
     first = await store.tree.create(stem, sequential=True)
@@ -114,7 +114,7 @@ async def _count_on(store: Store, parent: bytes, last: int) -> bool:
     return True
 
 
-async def _has_tree(store: Store) -> bool:
+async def _has_tree(store: ClusterKeys) -> bool:
     try:
         await store.tree.get(ROOT)
     except (Unsupported, ApiError) as error:
@@ -124,7 +124,7 @@ async def _has_tree(store: Store) -> bool:
     return True
 
 
-async def _nodes(store: Store, path: bytes) -> AsyncIterator[Create]:
+async def _nodes(store: ClusterKeys, path: bytes) -> AsyncIterator[Create]:
     """Yield what would create the nodes from ``path`` down; one that goes meanwhile is left out."""
     waiting = [path]
     while waiting:

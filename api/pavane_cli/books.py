@@ -30,7 +30,7 @@ class Books:
     found: dict[str, list[Transfer]] = field(default_factory=dict)
 
     def take(self, data: bytes) -> None:
-        """Take the next transaction. What is none of the bank's is passed over, as by the view."""
+        """Add the next transaction; ignore one that is not the bank's, as the view does."""
         try:
             rows = [(row["account"], row["amount"], row["reference"]) for row in json.loads(data)]
         except (ValueError, KeyError, TypeError):
@@ -50,11 +50,11 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class BankProof:
-    """What became of the transfers, and of the money."""
+    """The acknowledged transfers and the money, compared with the log and the accounts."""
 
     acknowledged: int
     lost: int
-    """Acknowledged transfers that are not in the log as they were told."""
+    """Acknowledged transfers that are missing in the log, or stand there with other values."""
     doubled: int
     """Transfers that stand in the log once more than they were asked for."""
     before: int
@@ -71,7 +71,7 @@ class BankProof:
 
     @property
     def said(self) -> str:
-        """It in words."""
+        """The proof as a sentence for people."""
         words = f"{self.before} in all accounts before, {self.after} after"
         if not self.differing:
             return f"{words}; the log has the same in each account"

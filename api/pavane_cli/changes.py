@@ -41,7 +41,7 @@ async def print_changes(changes: AsyncGenerator[Changes | Reset, None], count: i
 
 
 def _print_reset(reset: Reset, form: Format) -> None:
-    """Say that changes were forgotten, and what is there in their place: all else is gone."""
+    """Print that older changes are no longer kept, and all keys that exist now."""
     if form.structured:
         items = [Key.of(item).model_dump(mode="json", by_alias=True) for item in reset.items]
         output.say(json.dumps({"revision": reset.revision, "reset": True, "items": items}))

@@ -30,7 +30,7 @@ OURS = ("pavane", "pavane_operator", "pavane_local", "pavane_api", "pavane_cli")
 
 
 def lacks(error: ModuleNotFoundError, extra: str) -> UserError:
-    """Return what to say when a package is absent that is no part of the default install; ``extra`` brings it.
+    """Return the error for a package that is missing because the ``extra`` was not installed.
 
     A module of our own that is absent is a fault of ours: raises ``error``.
     """

@@ -19,7 +19,7 @@ BLOCKERS_SHOWN_MAX = 3
 """Of one resource; where several are shown each has one, so that they fit on a screen."""
 REFRESH_PER_S = 5
 SETTLED_S = 5.0
-"""What stays so long within a step is told too: the pods of a step come one by one, and each waits for something."""
+"""A line that stays so long within a step is printed too: pods come one by one, and each waits for something."""
 
 
 class View:
@@ -67,10 +67,10 @@ class View:
             self._live = None
 
     def update(self, document: Mapping[str, Any], line: str) -> None:
-        """Show a resource as it is now; ``line`` is what is told of it where there is no terminal.
+        """Show a resource as it is now; ``line`` is printed where there is no terminal.
 
-        It is told when the rollout takes another step, or once nothing has changed for SETTLED_S. Call it in a running
-        event loop.
+        It is printed when the rollout takes another step, or once nothing has changed for SETTLED_S. Call it in a
+        running event loop.
         """
         name = document["metadata"]["name"]
         self._documents[name] = document

@@ -1,4 +1,4 @@
-"""Clients that use resources without a pause while these are killed and rolled out, and what became of their work."""
+"""Clients that use resources without a pause while pods are killed and rolled out, then check that nothing is lost."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ class Load(ABC):
     """Uses one resource from entering to ``stop``."""
 
     warm_up: ClassVar[int]
-    """How much of it shows that it is under way."""
+    """Acknowledgements after which the load counts as running."""
 
     def __init__(self, client: kube.KubeClient) -> None:
         self.kube = client
@@ -95,7 +95,7 @@ class Load(ABC):
                     task.result()
 
     async def stop(self) -> Outcome:
-        """Finish what is under way, and prove what became of all."""
+        """Finish what is under way, and return whether all of it took effect once."""
         self.stopping = True
         await asyncio.gather(*self.tasks)
         return await self.prove()
@@ -106,7 +106,7 @@ class Load(ABC):
 
     @abstractmethod
     async def prove(self) -> Outcome:
-        """Say what became of all that was acknowledged."""
+        """Compare all that was acknowledged with what the resource holds."""
 
 
 def new_label() -> str:
@@ -141,7 +141,7 @@ class RaftLoad(Load):
 
 
 class SwimLoad(Load):
-    """Asks a SwimGroup who is there."""
+    """Asks a SwimGroup for its members."""
 
     warm_up = 10
 

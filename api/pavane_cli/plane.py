@@ -143,7 +143,7 @@ class RestClient:
 
 @asynccontextmanager
 async def control_plane(where: Where, url: str | None, token: str | None) -> AsyncIterator[RestClient]:
-    """Lend a client of the REST API; its address and token come from the options, else from the local cluster.
+    """Open a client of the REST API; its address and token come from the options, else from the local cluster.
 
     Raises ``UserError`` that says where to get what is missing.
     """

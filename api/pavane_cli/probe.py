@@ -1,4 +1,4 @@
-"""A client that writes all the time and then proves what became of its writes (docs/specs/operator.md 7.5).
+"""A client that writes all the time and then compares its writes with the log (docs/specs/operator.md 7.5).
 
 Each write carries a text of its own, so the log itself tells which acknowledged writes are missing and which stand
 there twice: in a plain log it is the entry, where keys are served the command that puts it. The log is read while it
@@ -29,7 +29,7 @@ class Proof:
     acknowledged: int
     """Writes that the cluster acknowledged."""
     lost: int
-    """Acknowledged writes that are not in the log, or not at the index that was told."""
+    """Acknowledged writes that are not in the log, or not at the acknowledged index."""
     doubled: int
     """Writes that stand in the log more than once."""
     unknown: int

@@ -53,7 +53,7 @@ _CODES: dict[int, ExitCode] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class ClusterKeys:
     """The keys of a cluster, and its tree if it has one."""
 
     kv: Keys
@@ -61,7 +61,7 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach(reach.Reach):
+class RaftReach(reach.Reach):
     """What the options of a command say about a RaftCluster."""
 
     kind = "raft"
@@ -72,21 +72,21 @@ class Reach(reach.Reach):
     keys: Path | None = None
 
     @asynccontextmanager
-    async def store(self, *, stale: bool = False, since: int = 0) -> AsyncIterator[Store]:
-        """Lend the keys, whichever way they are reached; ``stale`` ones are those of any peer at ``since`` or later."""
+    async def store(self, *, stale: bool = False, since: int = 0) -> AsyncIterator[ClusterKeys]:
+        """Open the keys by the way that was named; with ``stale`` any peer answers that has reached ``since``."""
         with explained():
             if self.peers:
                 async with self.client() as client:
                     kv, tree = (client.stale_kv, client.stale_tree) if stale else (client.kv, client.tree)
-                    yield Store(kv.since(since), tree.since(since))
+                    yield ClusterKeys(kv.since(since), tree.since(since))
             else:
                 async with self.rest() as rest:
                     session = RestSession(rest, self.path, since if stale else None)
-                    yield Store(Keys(session), TreeKeys(session))
+                    yield ClusterKeys(Keys(session), TreeKeys(session))
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[RaftClient]:
-        """Lend a client of the peers that were given."""
+        """Open a client of the peers that were named."""
         ident, curve = b"", None
         if self.keys is not None:
             try:
@@ -109,7 +109,7 @@ class Reach(reach.Reach):
 
 
 async def _check_names(urls: Sequence[str]) -> None:
-    """Say which names have no address; raises ``UserError`` if none has: the client would look for them for long."""
+    """Print which names have no address; raises ``UserError`` if none has, for the client would try long."""
     hosts = dict.fromkeys(split_url(url)[0] for url in urls)
     found = dict(zip(hosts, await asyncio.gather(*map(_has_address, hosts)), strict=True))
     absent = ", ".join(host for host, there in found.items() if not there)
@@ -135,17 +135,17 @@ def _reach(
     secret_file: SecretFile = None,
     secret_env: SecretEnv = None,
     keys: KeyFolder = None,
-) -> Reach:
-    return Reach(plane, name, addresses(peers), secret_file, secret_env, keys)
+) -> RaftReach:
+    return RaftReach(plane, name, addresses(peers), secret_file, secret_env, keys)
 
 
 reaching = gathering(_reach, ReachingCommand)
-"""Gives a command the argument NAME and all options of ``Reach``, which it takes as its first parameter."""
+"""Gives a command the argument NAME and all options of ``RaftReach``, which it takes as its first parameter."""
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn what the cluster answers into a ``UserError``, whose code is that of the control plane's answer."""
+    """Turn the errors of a ``RaftClient`` into ``UserError``, with the exit codes of the control plane's answers."""
     try:
         yield
     except errors.RaftError as error:

@@ -72,14 +72,14 @@ _CODES: dict[type[kube.KubeError], ExitCode] = {
 
 
 def with_advice(message: str) -> str:
-    """Return a server's words, and where to look for a resource of ours that it does not find."""
+    """Return a server's message, with a hint if it does not find a resource of ours."""
     absent = re.fullmatch(r'([a-z]+)\.pavane\.dev ".*" not found', message)
     return f"{message}; `pavane get {absent[1]} -A` lists those of all namespaces" if absent else message
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn the clients' errors into a ``UserError`` with the server's words."""
+    """Turn errors of the Kubernetes client into ``UserError`` with the server's message."""
     try:
         yield
     except kube.ConnectError as error:
@@ -100,7 +100,7 @@ def explained() -> Iterator[None]:
 
 @asynccontextmanager
 async def cluster(where: Where) -> AsyncIterator[kube.KubeClient]:
-    """Lend a client of the cluster."""
+    """Open a client of the cluster; its errors become ``UserError``."""
     with explained():
         try:
             async with await kube.KubeClient.connect(kube.Target(where.path(), where.context), brief=True) as client:
@@ -110,7 +110,7 @@ async def cluster(where: Where) -> AsyncIterator[kube.KubeClient]:
 
 
 def stopped(where: Where) -> UserError | None:
-    """Return what to say if the kubeconfig is that of a local cluster that does not run."""
+    """Return the error for a kubeconfig of a local cluster that does not run, else None."""
     path = where.path() or Path(os.environ.get("KUBECONFIG", ""))
     lock = path.with_name("lock")
     if path.name != local.LOCAL.name or not lock.is_file() or locks.holder(lock) is not None:

@@ -34,7 +34,7 @@ Place = tuple[str, str, str]
 
 
 Report = Callable[[list[str], str | None], None]
-"""Told once what is not Ready: nothing, or, after the time-out, what is still waited for; and the dashboard's link."""
+"""Called once, with what is not Ready after the time-out (nothing if all is), and the dashboard's link."""
 
 
 def run_cluster(

@@ -73,14 +73,14 @@ class Reach(reach.Reach):
 
     @asynccontextmanager
     async def log(self) -> AsyncIterator[Waltz]:
-        """Lend a client; what it raises becomes a ``UserError``. By NAME it asks the cluster where the servers are."""
+        """Open a client, by NAME of the servers that the resource's Secret lists; its errors become ``UserError``."""
         servers, tls = (self.servers, self._tls()) if self.servers else await self._named()
         with explained():
             async with Waltz(servers, tls=tls, patience=self.patience) as log:
                 yield log
 
     async def _named(self) -> tuple[tuple[str, ...], ssl.SSLContext | None]:
-        """Read the Secret that the operator keeps for applications."""
+        """Return servers and TLS from the Secret that the operator keeps for applications."""
         plane, name = self.plane, plain_name(self.kind, self.name)
         async with cluster(plane) as client:
             await client.get(KINDS["waltz"], name, plane.namespace)  # an error about it says more than of its Secret
@@ -129,7 +129,7 @@ reaching = gathering(_reach, ReachingCommand)
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn what the log answers into a ``UserError``."""
+    """Turn the errors of a ``Waltz`` client into ``UserError``."""
     try:
         yield
     except Conflict as conflict:

@@ -93,7 +93,7 @@ def _messages(record: LogRecord) -> Iterator[Frame]:
 
 
 def _row(message: Frame, known: Definition | None) -> dict[str, Any]:
-    """Say what a message is."""
+    """Return the fields of a message for a line or an object."""
     if message.type == Type.INITIAL_MESSAGE:
         return {"kind": "first start", "bytes": len(message.data)}
     if message.type not in RPC_TYPES:

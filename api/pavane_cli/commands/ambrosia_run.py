@@ -170,7 +170,7 @@ def replay(
 
 
 def absent(folder: Path) -> UserError:
-    """Return what to say of an instance without files."""
+    """Return the error for an instance without files."""
     return UserError(f"{folder} is not there; name the folder of the logs with --log", ExitCode.NOT_FOUND)
 
 

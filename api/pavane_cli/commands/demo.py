@@ -83,7 +83,7 @@ def _at_a_terminal() -> bool:
 
 
 def without_views(documents: list[kube.Object], free_mib: int) -> list[kube.Object]:
-    """Return what to start where so much memory is free: where it is short no ComputeCluster, and says so."""
+    """Return the resources to start; with too little free memory no ComputeCluster, and print that."""
     kept = [each for each in documents if each.get("kind") != COMPUTE_CLUSTERS.kind]
     if free_mib >= VIEWS_MEMORY_MIB or len(kept) == len(documents):
         return documents
@@ -155,7 +155,7 @@ def _ended(up: "subprocess.Popen[bytes]") -> UserError:
 
 
 async def _until_serving(up: "subprocess.Popen[bytes]") -> None:
-    """Wait until the API server of the child answers; raises ``UserError`` with its last words when it ends."""
+    """Wait until the API server of the child answers; raises ``UserError`` with its last output if it ends."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if up.poll() is not None:
@@ -365,7 +365,7 @@ async def _summary(demo: _Demo) -> None:
 
 
 async def _places(demo: _Demo, where: Where) -> None:
-    """Say where to look at what runs."""
+    """Print where to look at what runs."""
     url = await control_plane_url(where)
     output.say("")
     program = output.program()

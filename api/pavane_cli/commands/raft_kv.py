@@ -22,7 +22,7 @@ from pavane_cli.changes import Count, From, print_changes
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.raft_reach import MinRevision, Reach, Stale, Store, reaching
+from pavane_cli.raft_reach import ClusterKeys, MinRevision, RaftReach, Stale, reaching
 from pavane_cli.target import run
 from pavane_cli.transactions import parse_compare, parse_op
 
@@ -50,7 +50,7 @@ RequestId = Annotated[
 
 @reaching
 def get(
-    reach: Reach, key: KeyArgument, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
+    reach: RaftReach, key: KeyArgument, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
 ) -> None:
     """Print the value of a key; with -o json or yaml also its revisions. Exit code 3 if the key does not exist."""
 
@@ -66,7 +66,7 @@ def get(
 
 @reaching
 def put(
-    reach: Reach,
+    reach: RaftReach,
     key: KeyArgument,
     value: Annotated[str | None, typer.Argument(metavar="VALUE", help="Default: standard input.")] = None,
     file: DataFile = None,
@@ -100,7 +100,7 @@ def put(
 
 @reaching
 def delete(
-    reach: Reach,
+    reach: RaftReach,
     key: KeyArgument,
     prefix: Annotated[bool, typer.Option("--prefix", help="All keys that begin with KEY.")] = False,
 ) -> None:
@@ -118,7 +118,11 @@ def delete(
 
 @reaching
 def list_keys(
-    reach: Reach, prefix: Prefix = "", stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
+    reach: RaftReach,
+    prefix: Prefix = "",
+    stale: Stale = False,
+    min_revision: MinRevision = 0,
+    form: Output = Format.TABLE,
 ) -> None:
     """List keys in order; with -o name only their names, with -o wide also their revisions."""
 
@@ -141,7 +145,9 @@ def list_keys(
 
 
 @reaching
-def watch(reach: Reach, prefix: Prefix = "", first: From = 0, count: Count = 0, form: Output = Format.TABLE) -> None:
+def watch(
+    reach: RaftReach, prefix: Prefix = "", first: From = 0, count: Count = 0, form: Output = Format.TABLE
+) -> None:
     """Print each change once and in order, until Ctrl-C: revision, event, key, value."""
 
     async def follow() -> None:
@@ -153,7 +159,7 @@ def watch(reach: Reach, prefix: Prefix = "", first: From = 0, count: Count = 0, 
 
 @reaching
 def txn(
-    reach: Reach,
+    reach: RaftReach,
     conditions: Annotated[
         list[str] | None, typer.Option("--if", metavar="CONDITION", help="For example 'mod(KEY) = 7'; may be repeated.")
     ] = None,
@@ -196,7 +202,7 @@ def txn(
 
 
 @reaching
-def lease_command(reach: Reach, ttl: Ttl = TTL_S, holder: Holder = "") -> None:
+def lease_command(reach: RaftReach, ttl: Ttl = TTL_S, holder: Holder = "") -> None:
     """Hold a lease until Ctrl-C or SIGTERM, and print its id first. Keys bound to it are deleted when it ends."""
 
     async def hold() -> None:
@@ -210,7 +216,7 @@ def lease_command(reach: Reach, ttl: Ttl = TTL_S, holder: Holder = "") -> None:
 
 @reaching
 def lock(
-    reach: Reach,
+    reach: RaftReach,
     key: KeyArgument,
     program: Annotated[
         list[str] | None,
@@ -247,7 +253,7 @@ def lock(
 
 
 @reaching
-def export(reach: Reach, file: Archive = None) -> None:
+def export(reach: RaftReach, file: Archive = None) -> None:
     """Write all keys and nodes as lines of JSON to FILE, default standard output, without keys bound to leases.
 
     FILE is replaced at the end. Concurrent writes may or may not be included.
@@ -266,7 +272,7 @@ def export(reach: Reach, file: Archive = None) -> None:
 
 
 @reaching
-def import_keys(reach: Reach, file: Archive = None) -> None:
+def import_keys(reach: RaftReach, file: Archive = None) -> None:
     """Write what `export` wrote, from FILE or standard input, overwriting existing keys. Versions start again."""
 
     async def send() -> int:
@@ -322,7 +328,7 @@ def shown(op: Op, fields: Sequence[Any]) -> list[str]:
 
 
 @asynccontextmanager
-async def _held(reach: Reach, ttl_s: float, holder: str) -> AsyncIterator[tuple[Store, HeldLease]]:
+async def _held(reach: RaftReach, ttl_s: float, holder: str) -> AsyncIterator[tuple[ClusterKeys, HeldLease]]:
     async with reach.store() as store, store.kv.lease(ttl_s, holder.encode()) as lease:
         yield store, lease
 

@@ -17,7 +17,7 @@ from pavane_cli.data import DataFile, data_of
 from pavane_cli.entries import words
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.raft_reach import Reach, reaching
+from pavane_cli.raft_reach import RaftReach, reaching
 from pavane_cli.target import run
 
 PAGE = 500  # entries per request
@@ -27,7 +27,7 @@ After = Annotated[int, typer.Option(min=0, help="Only entries after this index."
 
 
 @reaching
-def info(reach: Reach, form: Output = Format.TABLE) -> None:
+def info(reach: RaftReach, form: Output = Format.TABLE) -> None:
     """Show leader, term, indices and members."""
 
     async def read() -> Any:
@@ -50,7 +50,7 @@ def info(reach: Reach, form: Output = Format.TABLE) -> None:
 
 @reaching
 def append(
-    reach: Reach,
+    reach: RaftReach,
     text: Annotated[str | None, typer.Argument(help="The data; default: standard input.")] = None,
     file: DataFile = None,
     reqid: Annotated[
@@ -86,7 +86,7 @@ async def _append(client: RaftClient, data: bytes, request_id: str | None) -> in
 
 @reaching
 def read(
-    reach: Reach,
+    reach: RaftReach,
     after: After = 0,
     form: Output = Format.TABLE,
 ) -> None:
@@ -97,7 +97,7 @@ def read(
     run(_read(reach, after, form))
 
 
-async def _read(reach: Reach, after: int, form: Format) -> None:
+async def _read(reach: RaftReach, after: int, form: Format) -> None:
     async with aclosing(_entries(reach, after)) as entries:
         if form.structured:
             output.structured([entry async for entry in entries], form)
@@ -108,7 +108,7 @@ async def _read(reach: Reach, after: int, form: Format) -> None:
 
 @reaching
 def subscribe(
-    reach: Reach,
+    reach: RaftReach,
     after: After = 0,
     count: Annotated[int, typer.Option(min=0, help="Stop after this many entries; 0: never.")] = 0,
     form: Output = Format.TABLE,
@@ -122,7 +122,7 @@ def subscribe(
     run(_subscribe(reach, after, count, form))
 
 
-async def _subscribe(reach: Reach, after: int, count: int, form: Format) -> None:
+async def _subscribe(reach: RaftReach, after: int, count: int, form: Format) -> None:
     left = count
     async with aclosing(_published(reach, after) if reach.peers else _entries(reach, after, follow=True)) as entries:
         async for entry in entries:
@@ -135,7 +135,7 @@ async def _subscribe(reach: Reach, after: int, count: int, form: Format) -> None
                 return
 
 
-async def _published(reach: Reach, after: int) -> AsyncGenerator[dict[str, Any], None]:
+async def _published(reach: RaftReach, after: int) -> AsyncGenerator[dict[str, Any], None]:
     """Yield entries in the form of the REST API as the leader publishes them, and a snapshot in a like form."""
     async with reach.client() as client, aclosing(client.subscribe(after)) as items:
         async for item in items:
@@ -159,7 +159,7 @@ def _say(entry: dict[str, Any], form: Format) -> None:
         output.say(output.printable(data))
 
 
-async def _entries(reach: Reach, after: int, *, follow: bool = False) -> AsyncGenerator[dict[str, Any], None]:
+async def _entries(reach: RaftReach, after: int, *, follow: bool = False) -> AsyncGenerator[dict[str, Any], None]:
     """Yield all entries behind ``after`` as the REST API shows them; with ``follow`` for ever."""
     async with AsyncExitStack() as stack:
         rest = None if reach.peers else await stack.enter_async_context(reach.rest())

@@ -11,7 +11,7 @@ from pavane_api.raftmembers import service
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.raft_reach import Reach, reaching
+from pavane_cli.raft_reach import RaftReach, reaching
 from pavane_cli.target import run
 
 LOOK_S = 1.0  # between two looks of `watch`: elections take less, rollouts more
@@ -20,7 +20,7 @@ PeerArgument = Annotated[list[str], typer.Argument(metavar="ID=URL…", help="UR
 
 
 @reaching
-def members(reach: Reach, form: Output = Format.TABLE) -> None:
+def members(reach: RaftReach, form: Output = Format.TABLE) -> None:
     """Show the role, program and progress of each member, asking each one directly."""
 
     async def look() -> Any:
@@ -35,7 +35,7 @@ def members(reach: Reach, form: Output = Format.TABLE) -> None:
 
 
 @reaching
-def watch(reach: Reach) -> None:
+def watch(reach: RaftReach) -> None:
     """Show the members again whenever their roles, terms or the configuration change, until Ctrl-C."""
 
     async def follow() -> None:
@@ -53,7 +53,7 @@ def watch(reach: Reach) -> None:
 
 @reaching
 def transfer(
-    reach: Reach,
+    reach: RaftReach,
     to: Annotated[str | None, typer.Argument(metavar="ID", help="New leader; default: the best member.")] = None,
 ) -> None:
     """Transfer leadership and print the new leader."""
@@ -69,14 +69,14 @@ def transfer(
 
 
 @reaching
-def add(reach: Reach, added: PeerArgument) -> None:
+def add(reach: RaftReach, added: PeerArgument) -> None:
     """Add running peers as members, and print the index of the joint configuration."""
     pairs = _peers(added)
     _change(reach, lambda present: (*(peer for peer in present if peer[0] not in dict(pairs)), *pairs))
 
 
 @reaching
-def remove(reach: Reach, ids: Annotated[list[str], typer.Argument(metavar="ID…")]) -> None:
+def remove(reach: RaftReach, ids: Annotated[list[str], typer.Argument(metavar="ID…")]) -> None:
     """Remove members, and print the index of the joint configuration."""
 
     def left(present: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
@@ -89,13 +89,13 @@ def remove(reach: Reach, ids: Annotated[list[str], typer.Argument(metavar="ID…
 
 
 @reaching
-def set_members(reach: Reach, members: PeerArgument) -> None:
+def set_members(reach: RaftReach, members: PeerArgument) -> None:
     """Set the members, and print the index of the joint configuration."""
     wanted = _peers(members)
     _change(reach, lambda _: wanted)
 
 
-def _change(reach: Reach, wanted: Any) -> None:
+def _change(reach: RaftReach, wanted: Any) -> None:
     if not reach.peers:
         raise UserError(
             f"the operator decides who is a member of {reach.name}: `pavane scale raft/{reach.name} --replicas N`; "
@@ -119,7 +119,7 @@ def _peers(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple((peer, url) for peer, _, url in pairs)
 
 
-async def _pictures(reach: Reach) -> AsyncGenerator[dict[str, Any], None]:
+async def _pictures(reach: RaftReach) -> AsyncGenerator[dict[str, Any], None]:
     """Yield the members as the REST API shows them, as often as one asks."""
     async with AsyncExitStack() as stack:
         if reach.peers:

@@ -47,7 +47,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it; default: dry run.")]
 
 
 class Meter:
-    """Tells on standard error how far a long piece of work is."""
+    """Prints on standard error how far a long piece of work is."""
 
     def __init__(self, doing: str, clock: Callable[[], float] = time.monotonic, unit: str = "bytes") -> None:
         self._doing = doing
@@ -56,7 +56,7 @@ class Meter:
         self._next = clock() + PROGRESS_S
 
     def __call__(self, done: int, total: int) -> None:
-        """Say it, if it is time to."""
+        """Print the progress, at most every PROGRESS_S."""
         now = self._clock()
         if now >= self._next:
             self._next = now + PROGRESS_S
@@ -65,7 +65,7 @@ class Meter:
 
 @contextlib.contextmanager
 def failures() -> Iterator[None]:
-    """Turn what the tools raise into a line for the user."""
+    """Turn the errors of the offline tools into ``UserError``."""
     try:
         yield
     except BrokenPipeError:  # who reads the output has seen enough

@@ -13,7 +13,7 @@ from pavane_cli.changes import Count, From, print_changes
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.raft_reach import MinRevision, Reach, Stale, reaching
+from pavane_cli.raft_reach import MinRevision, RaftReach, Stale, reaching
 from pavane_cli.target import run
 
 Path_ = Annotated[str, typer.Argument(metavar="PATH", help="Begins with /.")]
@@ -23,7 +23,7 @@ Version = Annotated[int, typer.Option(help="Only if the node has this version; d
 
 @reaching
 def ls(
-    reach: Reach,
+    reach: RaftReach,
     path: PathOrRoot = "/",
     stale: Stale = False,
     min_revision: MinRevision = 0,
@@ -45,7 +45,7 @@ def ls(
 
 @reaching
 def get(
-    reach: Reach, path: Path_, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
+    reach: RaftReach, path: Path_, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
 ) -> None:
     """Print the data of a node; with -o json or yaml also its versions. Exit code 3 if the node does not exist."""
 
@@ -61,7 +61,7 @@ def get(
 
 @reaching
 def set_node(
-    reach: Reach,
+    reach: RaftReach,
     path: Path_,
     data: Annotated[str | None, typer.Argument(metavar="DATA", help="Default: standard input.")] = None,
     file: DataFile = None,
@@ -79,7 +79,7 @@ def set_node(
 
 @reaching
 def create(
-    reach: Reach,
+    reach: RaftReach,
     path: Path_,
     data: Annotated[str, typer.Argument(metavar="DATA", help="Default: none.")] = "",
     sequential: Annotated[bool, typer.Option("--sequential", help="Append the parent's counter to the name.")] = False,
@@ -95,7 +95,7 @@ def create(
 
 
 @reaching
-def rm(reach: Reach, path: Path_, version: Version = ANY_VERSION) -> None:
+def rm(reach: RaftReach, path: Path_, version: Version = ANY_VERSION) -> None:
     """Remove a node without children."""
 
     async def send() -> None:
@@ -107,7 +107,7 @@ def rm(reach: Reach, path: Path_, version: Version = ANY_VERSION) -> None:
 
 @reaching
 def watch(
-    reach: Reach,
+    reach: RaftReach,
     path: PathOrRoot = "/",
     scope: Annotated[str, typer.Option(help=f"{', '.join(name for name in SCOPES if name != 'Keys')}.")] = "Subtree",
     first: From = 0,

@@ -71,7 +71,7 @@ def why(one: One) -> None:
 
 def explain(document: dict[str, Any], reference: str) -> str:
     """Return the paragraph about a resource."""
-    sentences = [_standing(document, reference), *_waits(document, reference)]
+    sentences = [_state_sentence(document, reference), *_waits(document, reference)]
     unique = dict.fromkeys(sentence for sentence in sentences if sentence)
     return " ".join(sentence if sentence.endswith((".", "!")) else sentence + "." for sentence in unique)
 
@@ -119,7 +119,7 @@ def _state(document: dict[str, Any]) -> str:
     return str(((document.get("status") or {}).get("rollout") or {}).get("state", "Idle"))
 
 
-def _standing(document: dict[str, Any], reference: str) -> str:
+def _state_sentence(document: dict[str, Any], reference: str) -> str:
     state = _state(document)
     status = document.get("status") or {}
     if document["metadata"].get("deletionTimestamp"):
