@@ -15,6 +15,8 @@ class ExitCode(IntEnum):
     ATTEMPT_FAILED = 6
     CONFLICT = 7
     OUTCOME_UNKNOWN = 8
+    FAULT = 70
+    """A fault of ours, as EX_SOFTWARE of sysexits.h."""
     INTERRUPTED = 130
 
 
@@ -29,11 +31,16 @@ class UserError(Exception):
 OURS = ("pavane", "pavane_operator", "pavane_local", "pavane_api", "pavane_cli")
 
 
+def is_ours(error: ModuleNotFoundError) -> bool:
+    """Whether the absent module is one of ours, which is a fault."""
+    return (error.name or "").partition(".")[0] in OURS
+
+
 def lacks(error: ModuleNotFoundError, extra: str) -> UserError:
     """Return the error for a package that is missing because the ``extra`` was not installed.
 
     A module of our own that is absent is a fault of ours: raises ``error``.
     """
-    if (error.name or "").partition(".")[0] in OURS:
+    if is_ours(error):
         raise error
     return UserError(f"not installed ({error.name} is missing): pip install 'pavane[{extra}]'")

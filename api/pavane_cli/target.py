@@ -106,14 +106,18 @@ async def cluster(where: Where) -> AsyncIterator[kube.KubeClient]:
             async with await kube.KubeClient.connect(kube.Target(where.path(), where.context), brief=True) as client:
                 yield client
         except kube.Unavailable as error:
-            raise stopped(where) or error from error
+            if (told := stopped(where)) is not None:
+                raise told from error
+            raise
 
 
 def stopped(where: Where) -> UserError | None:
     """Return the error for a kubeconfig of a local cluster that does not run, else None."""
     path = where.path() or Path(os.environ.get("KUBECONFIG", ""))
+    if path.name != local.LOCAL.name:
+        return None
     lock = path.with_name("lock")
-    if path.name != local.LOCAL.name or not lock.is_file() or locks.holder(lock) is not None:
+    if not lock.is_file() or locks.holder(lock) is not None:
         return None
     return UserError(f"the local cluster of {path.parent} is stopped: start it with `pavane up`")
 
