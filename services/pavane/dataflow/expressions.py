@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -108,6 +108,11 @@ def decimal_of(kind: str) -> tuple[int, int]:
     """Return precision and scale of a number that is not DOUBLE."""
     found = _PARAMETERS.fullmatch(kind)
     return (int(found[1]), int(found[2])) if found is not None else (19, 0)
+
+
+def _decimal(whole: int, scale: int, kinds: Iterable[str]) -> tuple[str, int]:
+    """Return the DECIMAL that has these digits, and how many Spark needs: a BIGINT counts as 20 of them, not 19."""
+    return f"DECIMAL({whole + scale},{scale})", whole + scale + ("BIGINT" in kinds)
 
 
 def cast(node: exp.Expr, kind: str) -> exp.Expr:
@@ -213,13 +218,11 @@ class Binder:
             return Bound(exp.paren(type(node)(this=left.node, expression=right.node)), "BIGINT")
         (p, s), (q, t) = decimal_of(left.type), decimal_of(right.type)
         if isinstance(node, exp.Mul):
-            digits, scale = p + q + 1, s + t
+            kind, digits = _decimal(p - s + q - t + 1, s + t, kinds)
         else:
-            scale = max(s, t)
-            digits = max(p - s, q - t) + scale + 1
+            kind, digits = _decimal(max(p - s, q - t) + 1, max(s, t), kinds)
         if digits > DECIMAL_DIGITS:
             self._places.refuse(node, f"the result needs {digits} digits, DECIMAL has 38", "CAST one side to DOUBLE.")
-        kind = f"DECIMAL({digits},{scale})"
         sides = (cast(side.node, f"DECIMAL({each[0]},{each[1]})") for side, each in ((left, (p, s)), (right, (q, t))))
         return Bound(cast(type(node)(this=next(sides), expression=next(sides)), kind), kind)
 
@@ -253,12 +256,10 @@ class Binder:
         if "DOUBLE" in kinds:
             return [as_double(each) for each in bound], "DOUBLE"
         scales = [decimal_of(kind) for kind in kinds]
-        scale = max(s for _, s in scales)
-        digits = max(p - s for p, s in scales) + scale
+        common, digits = _decimal(max(p - s for p, s in scales), max(s for _, s in scales), kinds)
         if digits > DECIMAL_DIGITS:
             text = f"{what} of {' and '.join(sorted(kinds))} needs {digits} digits, DECIMAL has 38"
             self._places.refuse(nodes[0], text, "CAST one of them to DOUBLE.")
-        common = f"DECIMAL({digits},{scale})"
         return [cast(each.node, common) for each in bound], common
 
     def _comparison(self, node: exp.Binary) -> Bound:
@@ -287,8 +288,10 @@ class Binder:
         return Bound(exp.paren(exp.In(this=sides[0], expressions=sides[1:])), "BOOLEAN")
 
     def _between(self, node: exp.Between) -> Bound:
-        sides, _ = self._alike([node.this, node.args["low"], node.args["high"]], "BETWEEN")
-        return Bound(exp.paren(exp.Between(this=sides[0], low=sides[1], high=sides[2])), "BOOLEAN")
+        """Two comparisons, each in its own type."""
+        low, high = (self._alike([node.this, node.args[side]], "BETWEEN")[0] for side in ("low", "high"))
+        above, below = exp.GTE(this=low[0], expression=low[1]), exp.LTE(this=high[0], expression=high[1])
+        return Bound(exp.paren(exp.And(this=exp.paren(above), expression=exp.paren(below))), "BOOLEAN")
 
     def _like(self, node: exp.Like) -> Bound:
         pattern = node.expression

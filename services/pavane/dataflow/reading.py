@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import sqlglot
 from sqlglot import exp
@@ -50,5 +51,8 @@ def _unescaped(written: str) -> str:
 def _letter(found: re.Match[str]) -> str:
     short, long, octal, letter = found.groups()
     if short or long:
-        return chr(int(short or long, 16))  # above U+10FFFF a ValueError
+        number = int(short or long, 16)
+        if number > sys.maxunicode:
+            raise ValueError(f"{found[0]} is no letter")
+        return chr(number)
     return chr(int(octal, 8)) if octal else _LETTERS.get(letter, letter)

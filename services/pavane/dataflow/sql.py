@@ -85,7 +85,7 @@ def _statements(text: str) -> list[tuple[int, exp.Expr]]:
     except RecursionError:
         raise SqlError(1, 1, "the script is nested too deeply") from None
     except ValueError as error:
-        raise SqlError(1, 1, f"a string names a letter that there is not: {error}") from None
+        raise SqlError(1, 1, f"a string is none: {error}") from None
 
 
 def _begins(tokens: list[Token], number: int) -> bool:

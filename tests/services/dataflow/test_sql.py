@@ -3,6 +3,7 @@
 import pytest
 
 from pavane.dataflow.ports import Column, Format, Mode, SqlError
+from pavane.dataflow.querying import Query, QueryError
 from pavane.dataflow.sql import parse
 
 TABLES = """CREATE TABLE orders (id INT, customer STRING, cents BIGINT, price DECIMAL(12,2), at TIMESTAMP) USING waltz
@@ -181,6 +182,14 @@ def test_scripts_that_are_refused(text: str, words: str) -> None:
     with pytest.raises(SqlError) as refused:
         parse(text)
     assert words in str(refused.value)
+
+
+def test_a_query_of_views_reads_strings_as_scripts_do() -> None:
+    assert Query(r"SELECT 'q''q' AS a, 'x\ty' AS b FROM v WHERE s NOT LIKE 'p'").translated() == (
+        "SELECT 'q''q' AS a, 'x\ty' AS b FROM v WHERE s NOT LIKE 'p'"
+    )
+    with pytest.raises(QueryError, match="this is no SQL"):
+        Query(r"SELECT '\UFFFFFFFF'")
 
 
 def test_lines_are_counted_over_all_statements() -> None:
