@@ -32,6 +32,7 @@ from pavane.ambrosia.intake import Intake
 from pavane.ambrosia.tracing import EngineTracing, ended
 from pavane.ambrosia.wire.limits import BATCH_BYTES, NEW_NAME_BYTES_MAX
 from pavane.runtime import names
+from pavane.runtime.forks import Process
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,11 +67,15 @@ class Keyed(Generic[I]):
 
 
 class Handle(Generic[I]):
-    """The immortal as the rest of the process sees it; any thread and any loop may use it."""
+    """The immortal as the rest of the process sees it; any thread and any loop may use it.
+
+    A forked process has none of it: there everything raises ``NotPrimary``.
+    """
 
     def __init__(self, runner: "Runner", loop: asyncio.AbstractEventLoop) -> None:
         self._runner = runner
         self._loop = loop
+        self._process = Process()
 
     @property
     def name(self) -> str:
@@ -85,7 +90,7 @@ class Handle(Generic[I]):
     @property
     def primary(self) -> bool:
         """Whether calls are taken; queries always are."""
-        return self._runner.engine.life is Life.PRIMARY
+        return self._process.is_this and self._runner.engine.life is Life.PRIMARY
 
     def key(self, key: str) -> Keyed[I]:
         """Return calls that happen once however often they are made: with another process, too, after a crash."""
@@ -106,6 +111,7 @@ class Handle(Generic[I]):
     def impulse(self, method: Method[I, P, Any], *args: P.args, **kwargs: P.kwargs) -> None:
         """Log the call and forget it; raises ``NotPrimary``."""
         data = method.signature.pack(args, kwargs)
+        self._check_process()
         if not self.primary:
             raise NotPrimary(f"{self.name} does not lead")
         self._loop.call_soon_threadsafe(self._runner.impulse, method.number, data)
@@ -131,6 +137,7 @@ class Handle(Generic[I]):
 
     def stop(self) -> None:
         """End ``stopped``."""
+        self._check_process()
         self._loop.call_soon_threadsafe(self._runner.stopping.set)
 
     async def stopped(self) -> None:
@@ -142,7 +149,14 @@ class Handle(Generic[I]):
         value = await self._here(self._runner.request(method, data, key))
         return method.signature.result.unpack(value)
 
+    def _check_process(self) -> None:
+        if not self._process.is_this:
+            raise NotPrimary(f"{self.name} lives in the process that this one was forked from: call it by HTTP")
+
     async def _here(self, work: Coroutine[Any, Any, R]) -> R:
+        if not self._process.is_this:
+            work.close()
+            self._check_process()
         if asyncio.get_running_loop() is self._loop:
             return await work
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
