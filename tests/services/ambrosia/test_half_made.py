@@ -218,7 +218,11 @@ async def test_a_pod_whose_application_is_half_connected_is_not_ready_and_says_s
         await found.allow_writes()
         await eventually(lambda: names("has not connected to"), WAIT_S)
         assert found.unready() == NOT_YET
-        _, stranger = await asyncio.open_connection(host, RECEIVE_PORT, local_addr=(host, 0))
+        async with asyncio.timeout(WAIT_S):
+            while stranger is None:
+                with contextlib.suppress(ConnectionRefusedError):
+                    _, stranger = await asyncio.open_connection(host, RECEIVE_PORT, local_addr=(host, 0))
+                await asyncio.sleep(0.01)
         await eventually(lambda: names(f"has opened {host}:{RECEIVE_PORT} but not"), WAIT_S)
         assert found.unready() == NOT_YET
         assert not found.report().leads
