@@ -67,11 +67,11 @@ class LogTest(RaftTest):
         return document
 
     @contextlib.asynccontextmanager
-    async def client_of_log(self) -> AsyncIterator[Waltz]:
+    async def client_of_log(self, patience: float = PATIENCE_S) -> AsyncIterator[Waltz]:
         """Lend a client made of nothing but the Secret for applications."""
         data = (await self.kube.get(SECRETS, "q-client", self.namespace))["data"]
         servers, authority = (base64.b64decode(data[name]).decode() for name in ("servers", "ca.crt"))
-        async with Waltz(servers.split(), tls=trusting(authority), patience=PATIENCE_S) as log:
+        async with Waltz(servers.split(), tls=trusting(authority), patience=patience) as log:
             yield log
 
     def say(self, command: str, *arguments: str) -> str:

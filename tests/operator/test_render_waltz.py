@@ -28,6 +28,7 @@ from pavane.waltz.wire.blobs import (
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec, WaltzClusterStatus
 from pavane_operator.kinds.raft.keys import generated
+from pavane_operator.kinds.waltz.copies import Faults
 from pavane_operator.kinds.waltz.facts import SET_ROLLOUT, Registry, facts
 from pavane_operator.kinds.waltz.render import WaltzRenderer
 from pavane_operator.plan.model import GENERATION_LABEL, TEMPLATE_ANNOTATION, Child, Manifest, Resource, Writers
@@ -278,3 +279,38 @@ def test_a_silent_store_permits_nothing() -> None:
     empty = judged(Registry(), active=None, coming=1)
     assert empty.safety is None, "a bootstrap makes the nodes"
     assert not empty.leads
+
+
+ROTTEN = "damaged from transaction 7 on: a record does not match its CRC"
+
+
+def with_faults(faults: Faults, found: Registry | None) -> Any:
+    return facts(resource(1, None, partitions=2), found, faults)
+
+
+def test_a_copy_that_is_not_used_is_named_with_its_node_and_partition() -> None:
+    told = with_faults({"q-storage-1": {0: ROTTEN}}, registry(numbers={3: 1, 4: 1}))
+    (healthy,) = (each for each in told.conditions if each.type == "LogHealthy")
+    assert (healthy.status, healthy.reason) == (False, "CopyUnusable")
+    assert healthy.message == f"storage node q-storage-1, partition 0: {ROTTEN}"
+    assert [(each.reason, each.message) for each in told.warnings] == [("CopyUnusable", healthy.message)]
+    assert (told.down, told.safety) == (None, None), "the others go on"
+    silent = with_faults({"q-storage-1": {0: ROTTEN}}, None)
+    assert [each.reason for each in silent.conditions if each.type == "LogHealthy"] == ["CopyUnusable"]
+    assert silent.warnings == told.warnings
+
+
+def test_copies_that_are_too_few_are_what_a_log_that_is_down_waits_for() -> None:
+    faults = {"q-storage-1": {0: ROTTEN, 1: ROTTEN}, "q-storage-2": {0: "a sync failed: No space left"}}
+    down = with_faults(faults, registry(numbers={3: 1, 4: 1})).down
+    assert down.reason == "CopyUnusable"
+    assert "too few copies are left of 1 partitions" in down.message
+    assert "q-storage-2, partition 0: a sync failed" in down.message
+    assert "partition 1" not in down.message
+
+
+def test_many_copies_are_named_in_part() -> None:
+    told = with_faults({"q-storage-0": dict.fromkeys(range(20), ROTTEN)}, registry(numbers={3: 1, 4: 1}))
+    (healthy,) = (each for each in told.conditions if each.type == "LogHealthy")
+    assert healthy.message.endswith("; and 12 more")
+    assert len(told.warnings) == 20

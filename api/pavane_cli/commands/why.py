@@ -48,12 +48,15 @@ ADVICE = {
     "ViewFailed": "Correct the script or the rows; the view is built anew by the next generation.",
     "ReplicaMissing": "The views go on while another replica is there; the pod builds its views when it is back, and "
     "its log says what it waits for.",
+    "CopyUnusable": "Look at the node's disk, then give it a new copy from the others: `pavane waltz recover`, see "
+    "docs/waltz.md.",
+    "ReplicasMissing": "It continues when the storage nodes run again and have caught up.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
 
-OWN = ("VolumesHaveRoom", "Replicated")
-"""Conditions of a RaftCluster and of a ComputeCluster; those that all kinds have tell of what else is wrong with it."""
+OWN = ("VolumesHaveRoom", "Replicated", "LogHealthy")
+"""Conditions that some kinds have, of their volumes, views and logs; those that all kinds have tell of the rest."""
 
 AFTERWARDS = {
     "DeadlineExceeded": "Correct the spec, or try again with `pavane rollout retry {reference}`.",

@@ -15,7 +15,8 @@ TOLD_GATES = frozenset({"WaitingForApproval"})
 
 def standing_events(view: View) -> tuple[Event, ...]:
     """Everything of this kind that holds now."""
-    return (*_gates(view), *_drifts(view), *_fenced(view), *_down(view))
+    told = (Event(each.reason, each.message, warning=True) for each in view.facts.warnings)
+    return (*_gates(view), *_drifts(view), *_fenced(view), *_down(view), *told)
 
 
 def told_down_at(view: View) -> datetime | None:

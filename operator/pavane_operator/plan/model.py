@@ -224,6 +224,8 @@ class Facts:
     own_status: Mapping[str, Any] = field(default_factory=dict)
     """Fields that only this kind's status has, by their Python names."""
     conditions: tuple[OwnCondition, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    """What lasts and is worth an event of its own while it does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pavane.waltz.wire.blobs import UNRESOLVED, PartitionAssignment, PartitionMetadata, Rollout
 from pavane_operator.crds.waltzcluster import PartitionCounts, WaltzClusterSpec
+from pavane_operator.kinds.waltz.copies import Faults
 from pavane_operator.plan.model import Facts, OwnCondition, Problem, Resource
 
 SET_ROLLOUT = "SetRollout"
 ALLOW_WRITES = "AllowWrites"
+UNUSABLE = "CopyUnusable"
+"""Reason: a storage node does not use its copy of a partition, for it is damaged or its disk has failed."""
+NAMED_MAX = 8
+"""Copies that a message names; the rest is counted. Each has an event of its own."""
+
+
+NO_FAULTS: Faults = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +56,8 @@ def silent(spec: WaltzClusterSpec) -> Problem:
     return Problem("NoQuorum", "the RaftCluster with the metadata does not answer")
 
 
-def facts(resource: Resource, registry: Registry | None) -> Facts:
-    """Judge a look; None = the store did not answer."""
+def facts(resource: Resource, registry: Registry | None, faults: Faults = NO_FAULTS) -> Facts:
+    """Judge a look; None = the store did not answer. `faults` are those that storage nodes have told."""
     spec = resource.spec
     assert isinstance(spec, WaltzClusterSpec)  # noqa: S101 - the registry parses by the kind's model
     status = resource.status
@@ -56,26 +65,29 @@ def facts(resource: Resource, registry: Registry | None) -> Facts:
     active = status.active_generation if status is not None else None
     if registry is None or registry.foreign:
         problem = silent(spec) if registry is None else Problem("ReferenceNotReady", registry.foreign)
-        conditions = _unknown(problem) if active else ()
-        return Facts(safety=problem, exchange=problem, members=frozenset(), conditions=conditions)
+        conditions = _unknown(problem, faults) if active else ()
+        warnings = _warnings(faults)
+        return Facts(safety=problem, exchange=problem, members=frozenset(), conditions=conditions, warnings=warnings)
     counts = _counts(registry, spec.storage.nodes)
     total, number = spec.partitions, registry.rollout.number if registry.rollout is not None else None
     writable = len(counts.writable)
+    lost = _lost(faults, spec.storage.nodes)
     done = number is not None and coming is not None and number >= coming
     return Facts(
         leads=coming is not None and _leads(registry, counts, total, coming),
-        safety=_safety(counts, total, bootstrap=not active),
+        safety=_safety(counts, total, lost, bootstrap=not active),
         steps_done=frozenset({SET_ROLLOUT}) if done else frozenset(),
         fence=number,
-        down=_down(writable, total) if active else None,
+        down=_down(writable, total, lost) if active else None,
         exchange=_exchange(registry, counts, total),
         members=frozenset(),
-        settling=bool(active) and (writable < total or len(counts.replicated) < total),
+        settling=bool(active) and (writable < total or len(counts.replicated) < total or any(faults.values())),
         own_status={
             "partitions": PartitionCounts(total=total, writable=writable, replicated=len(counts.replicated)),
             "writable": f"{writable}/{total}",
         },
-        conditions=_conditions(counts, total) if active else (),
+        conditions=_conditions(counts, total, faults) if active else (),
+        warnings=_warnings(faults),
     )
 
 
@@ -118,13 +130,48 @@ def _leads(registry: Registry, counts: _Counts, total: int, coming: int) -> bool
     )
 
 
-def _safety(counts: _Counts, total: int, *, bootstrap: bool) -> Problem | None:
-    if bootstrap or len(counts.quorate) == total:
+def _lost(faults: Faults, nodes: int) -> Problem | None:
+    """Partitions that lack a majority of usable copies; None = there are none."""
+    told: dict[int, list[str]] = {}
+    for pod, found in faults.items():
+        for partition in found:
+            told.setdefault(partition, []).append(pod)
+    lost = {partition for partition, pods in told.items() if nodes - len(pods) <= nodes // 2}
+    if not lost:
+        return None
+    these = {pod: {number: found[number] for number in found if number in lost} for pod, found in faults.items()}
+    return Problem(UNUSABLE, f"too few copies are left of {len(lost)} partitions: {_named(these)}")
+
+
+def _named(faults: Faults) -> str:
+    told = [
+        f"storage node {pod}, partition {partition}: {text}"
+        for pod, found in sorted(faults.items())
+        for partition, text in sorted(found.items())
+    ]
+    more = f"; and {len(told) - NAMED_MAX} more" if len(told) > NAMED_MAX else ""
+    return "; ".join(told[:NAMED_MAX]) + more
+
+
+def _warnings(faults: Faults) -> tuple[Problem, ...]:
+    return tuple(
+        Problem(UNUSABLE, _named({pod: {partition: text}}))
+        for pod, found in sorted(faults.items())
+        for partition, text in sorted(found.items())
+    )
+
+
+def _safety(counts: _Counts, total: int, lost: Problem | None, *, bootstrap: bool) -> Problem | None:
+    if lost is not None or bootstrap:
+        return None if bootstrap else lost
+    if len(counts.quorate) == total:
         return None
     return Problem("NoQuorum", f"{total - len(counts.quorate)} of {total} partitions lack a majority of their replicas")
 
 
-def _down(writable: int, total: int) -> Problem | None:
+def _down(writable: int, total: int, lost: Problem | None) -> Problem | None:
+    if lost is not None:
+        return lost  # whatever the store says: a server notices with the next append
     if writable == total:
         return None
     return Problem("NoQuorum", f"{total - writable} of {total} partitions accept no appends")
@@ -140,8 +187,14 @@ def _exchange(registry: Registry, counts: _Counts, total: int) -> Problem | None
     return None
 
 
-def _conditions(counts: _Counts, total: int) -> tuple[OwnCondition, ...]:
+def _conditions(counts: _Counts, total: int, faults: Faults) -> tuple[OwnCondition, ...]:
     writable, replicated = len(counts.writable), len(counts.replicated)
+    healthy = OwnCondition(
+        "LogHealthy",
+        replicated == total,
+        "AllReplicated" if replicated == total else "ReplicasMissing",
+        f"{replicated} of {total} partitions have all their replicas",
+    )
     return (
         OwnCondition(
             "WritesAllowed",
@@ -149,14 +202,16 @@ def _conditions(counts: _Counts, total: int) -> tuple[OwnCondition, ...]:
             "AllWritable" if writable == total else "NotWritable",
             f"{writable} of {total} partitions accept appends",
         ),
-        OwnCondition(
-            "LogHealthy",
-            replicated == total,
-            "AllReplicated" if replicated == total else "ReplicasMissing",
-            f"{replicated} of {total} partitions have all their replicas",
-        ),
+        _unusable(faults) or healthy,
     )
 
 
-def _unknown(problem: Problem) -> tuple[OwnCondition, ...]:
-    return tuple(OwnCondition(name, None, problem.reason, problem.message) for name in ("WritesAllowed", "LogHealthy"))
+def _unusable(faults: Faults) -> OwnCondition | None:
+    return OwnCondition("LogHealthy", False, UNUSABLE, _named(faults)) if any(faults.values()) else None
+
+
+def _unknown(problem: Problem, faults: Faults) -> tuple[OwnCondition, ...]:
+    allowed, healthy = (
+        OwnCondition(name, None, problem.reason, problem.message) for name in ("WritesAllowed", "LogHealthy")
+    )
+    return allowed, _unusable(faults) or healthy

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 
+import httpx2
 import structlog
 
 from pavane.pods.waltz_metadata import RaftMetadata, store_of
@@ -22,7 +23,9 @@ from pavane.waltz.wire import blobs
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
 from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.waltz import metadata, names
+from pavane_operator.kinds.waltz.copies import faults_of
 from pavane_operator.kinds.waltz.facts import ALLOW_WRITES, SET_ROLLOUT, Registry, facts
+from pavane_operator.kube import pods_http
 from pavane_operator.plan.model import Facts, Observed, Resource
 
 STEPS = (PromotionStep(SET_ROLLOUT, irreversible=True), PromotionStep(ALLOW_WRITES, allow_writes=True))
@@ -41,12 +44,18 @@ class WaltzPromotion:
 
     def __init__(self, namespace: str, name: str, uid: str) -> None:
         self._name = name
+        self._http: httpx2.AsyncClient | None = None
         self._store: RaftMetadata | ZooKeeperMetadata | None = None
         self._found: Peers | ZooKeeperServers | None = None
 
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
-        """Read who serves what, and how many replicas take part."""
-        return facts(resource, await self._look(resource, observed))
+        """Read who serves what, how many replicas take part, and which storage nodes cannot use their copies."""
+        if self._http is None:
+            self._http = pods_http()
+        faults, registry = await asyncio.gather(
+            faults_of(self._http, observed.standing), self._look(resource, observed)
+        )
+        return facts(resource, registry, faults)
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
         """Write which generation is to own the partitions, unless a later one stands there already.
@@ -70,6 +79,12 @@ class WaltzPromotion:
 
     async def close(self) -> None:
         """Close the connections."""
+        http, self._http = self._http, None
+        if http is not None:
+            await http.aclose()
+        await self._leave_store()
+
+    async def _leave_store(self) -> None:
         store, self._store = self._store, None
         if store is not None:
             await store.__aexit__(None, None, None)
@@ -96,7 +111,7 @@ class WaltzPromotion:
         except ValueError:
             return self._store
         if self._store is not None and self._found != found:
-            await self.close()
+            await self._leave_store()
         if self._store is None:
             self._store = await store_of(found).__aenter__()
             self._found = found

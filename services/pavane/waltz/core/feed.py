@@ -7,6 +7,7 @@ from itertools import islice
 
 from pavane.waltz.core.connection import FEEDS_MAX, Connection
 from pavane.waltz.core.outputs import Drain, Hangup, Output, Reply
+from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
@@ -15,6 +16,7 @@ TAIL_BYTES_MAX = 32 * 1024 * 1024  # of the newest transactions of a partition, 
 RECORD_BYTES = 200  # what a record costs beside its data
 FEED_ITEMS_MIN = 100  # credit of a feed below V5, as the original gives it
 READ_RECORDS = 1000  # asked of a storage node at a time
+BATCHES_KIND = 32  # by which a refusal names FEED_BATCH_REQUEST
 FRAME_BYTES_DEFAULT = 1024 * 1024
 FRAME_BYTES_MIN, FRAME_BYTES_MAX = 4096, 16 * 1024 * 1024
 BURST_BYTES = 1024 * 1024  # to one connection, which has to take them before more follows: else all its credit waits
@@ -200,8 +202,18 @@ class Feeds:
             self._send(feed, self.tail.take(feed.next, min(feed.credit, m.BATCH_ITEMS_MAX)))
 
     def _got(self, feed: Feed, records: Sequence[Record] | None) -> None:
-        """Send what was read. If nothing could be, the next commit or session tries again."""
+        """Send what was read.
+
+        If nothing could be, a client of ours hears that its feed is over, and asks for another one as long as it has
+        patience; for others, and in a mount, the next commit or session tries again.
+        """
         feed.reading = False
+        if not records and feed in self._feeds and feed.batched and feed.last is None:
+            self._feeds.remove(feed)
+            text = f"no storage node gives transaction {feed.next} now"
+            refusal = m.Reject(feed.reqid, BATCHES_KIND, RejectCode.UNAVAILABLE, -1, -1, text)
+            self._out.append(Reply(feed.connection.id, refusal))
+            return
         if records and feed in self._feeds and records[0].txid == feed.next:
             while records and feed.credit > 0 and (not feed.batched or feed.credit_bytes > 0):
                 sent = self._send(feed, records)

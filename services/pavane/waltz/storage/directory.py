@@ -288,7 +288,19 @@ class PartitionFiles:
             self._folder.sync()
 
     def read(self, txid: int, count: int) -> list[Record]:
-        """Return records from ``txid`` on, as many as fit one message; raises ``Damaged``."""
+        """Return records from ``txid`` on, as many as fit one message, up to what is damaged.
+
+        If that is ``txid`` itself, the partition is unavailable from now on; raises ``Damaged``.
+        """
+        try:
+            return self._read(txid, count)
+        except Damaged as error:
+            if not self.fault:
+                self._damage(txid, str(error))
+                self._directory.sync_marks()
+            raise Damaged(f"transaction {txid}: {error}") from error
+
+    def _read(self, txid: int, count: int) -> list[Record]:
         for segment in reversed(self._segments):
             if segment.first <= txid:
                 return segment.read(txid, count)
@@ -315,10 +327,19 @@ class PartitionFiles:
             raise Damaged(f"the log ends at {self.max_txid}, but transactions up to {self.mark} were acknowledged")
         self._segments[-1].settle()
         if self._damaged_from != SOUND:
-            self._damaged_from = SOUND
-            self._write_mark()
+            self._look_again(self._damaged_from)
         if not self.fault and self.max_txid > self.mark:
             self.mark = self.max_txid
+            self._write_mark()
+
+    def _look_again(self, txid: int) -> None:
+        """Judge what a read found damaged in a former life: somebody may have put the right file there."""
+        try:
+            self._read(txid, 1)
+        except Damaged as error:
+            self._damage(txid, str(error))
+        else:
+            self._damaged_from = SOUND
             self._write_mark()
 
     def _damage(self, txid: int, fault: str) -> None:

@@ -175,21 +175,37 @@ class Segment:
         self._index_synced = min(self._index_synced, txid)
 
     def read(self, txid: int, count: int) -> list[Record]:
-        """Return records from ``txid`` on, as many as fit one answer; raises ``Damaged``."""
+        """Return records from ``txid`` on, as many as fit one answer, up to what is damaged.
+
+        Raises ``Damaged`` if that is ``txid`` itself.
+        """
         last = min(self.last, txid + count - 1)
         if not self.first <= txid <= last:
             return []
         raw = self._idx.read(HEADER_BYTES + (txid - self.first) * _OFFSET.size, (last - txid + 1) * _OFFSET.size)
-        offsets = [offset for (offset,) in _OFFSET.iter_unpack(raw)]
+        offsets = [offset for (offset,) in _OFFSET.iter_unpack(raw[: len(raw) // _OFFSET.size * _OFFSET.size])]
+        whole = 0
+        for offset in offsets:
+            if not (offsets[whole - 1] if whole else HEADER_BYTES - 1) < offset < self.end:
+                break
+            whole += 1
+        if not whole:
+            raise Damaged("the index has no offset of it")
+        last, offsets = txid + whole - 1, offsets[:whole]
         ends = [*offsets[1:], self._offset(last + 1) or self.end if last < self.last else self.end]
         begin = offsets[0]
         fitting = [end for end in ends if end - begin <= LIST_BYTES_MAX] or ends[:1]
         data = self._seg.read(begin, fitting[-1] - begin)
-        found = []
+        found: list[Record] = []
         for index in range(len(fitting)):
-            record, _ = parse_record(data, offsets[index] - begin)
-            if record.txid != txid + index:
-                raise Damaged(f"transaction {record.txid} where {txid + index} belongs")
+            try:
+                record, _ = parse_record(data, offsets[index] - begin)
+                if record.txid != txid + index:
+                    raise Damaged(f"transaction {record.txid} is in its place")
+            except Damaged:
+                if not found:
+                    raise
+                break  # whoever asks for what comes next is told
             found.append(record)
         return found
 

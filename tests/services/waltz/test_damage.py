@@ -1,0 +1,122 @@
+"""Copies that rot while their storage node runs: it says so and takes no part; readers hear of others, or an error."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pavane.wal import DiskFolder
+from pavane.waltz.client import Rejected, Unavailable, Waltz
+from pavane.waltz.state.store import Damaged
+from pavane.waltz.storage import Directory
+from tests.services.waltz.running import ANSWER_S, KEY, Log, running_log
+from tests.services.waltz.test_power_loss import record
+
+RECORDS = 40
+BAD = 7
+"""The transaction that rots: none of those that a server has in memory, or a node looks at when it starts."""
+SIZE = 1000
+
+
+def file_of(log: Log, node: int, suffix: str = "seg") -> Path:
+    return log.folder / f"node{node}" / "0" / f"{0:019d}.{suffix}"
+
+
+def rot(log: Log, node: int, txid: int = BAD) -> None:
+    """Flip bits in the middle of a record."""
+    file = file_of(log, node)
+    data = bytearray(file.read_bytes())
+    (offset,) = struct.unpack_from(">q", file_of(log, node, "idx").read_bytes(), 128 + 8 * txid)
+    data[offset + 100] ^= 0xFF
+    with file.open("r+b") as opened:
+        opened.seek(offset + 100)
+        opened.write(data[offset + 100 : offset + 101])
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[Log]:
+    """A log whose server has just begun, so that it has nothing in memory."""
+    async with running_log(tmp_path) as running:
+        await running.settled()
+        async with Waltz([f"127.0.0.1:{running.servers[0].port}"]) as client:
+            for number in range(RECORDS):
+                await client.append(0, b"%d " % number * (SIZE // 4))
+        await running.until_all_vote()
+        await running.servers.pop().stop()
+        await running.start_server()
+        await running.settled()
+        await running.until_all_vote()
+        yield running
+
+
+def faults(log: Log) -> dict[int, str]:
+    return {
+        number: files.fault for number, node in log.nodes.items() for files in node.directory.assigned() if files.fault
+    }
+
+
+async def read_all(log: Log) -> list[int]:
+    async with Waltz([f"127.0.0.1:{log.servers[0].port}"], patience=ANSWER_S) as client:
+        return [each.id async for each in client.read(0, 0, RECORDS)]
+
+
+async def test_a_copy_that_rots_is_named_and_readers_get_another_one(log: Log) -> None:
+    rot(log, 0)
+    async with asyncio.timeout(ANSWER_S):
+        for _ in range(3):  # whichever node is asked first
+            assert await read_all(log) == list(range(RECORDS))
+    rotten = log.nodes[0].directory.partition(0)
+    assert rotten is not None
+    with pytest.raises(Damaged):  # also where nobody asked this node
+        rotten.read(BAD, 1)
+    assert list(faults(log)) == [0]
+    assert f"damaged from transaction {BAD} on" in faults(log)[0]
+    async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+        assert await client.append(0, b"the others go on") == RECORDS
+    assert rotten.max_txid == RECORDS - 1
+    assert await read_all(log) == list(range(RECORDS))
+
+
+async def test_where_all_copies_rot_a_reader_gets_an_error_in_time(log: Log) -> None:
+    for node in log.nodes:
+        rot(log, node)
+    async with asyncio.timeout(2 * ANSWER_S):
+        with pytest.raises((Unavailable, Rejected), match="no storage node"):
+            await read_all(log)
+    assert len(faults(log)) >= 2
+
+
+async def test_what_was_found_stays_known_after_a_restart(log: Log) -> None:
+    rot(log, 1)
+    rotten = log.nodes[1].directory.partition(0)
+    assert rotten is not None
+    with pytest.raises(Damaged):
+        rotten.read(BAD, 1)
+    await log.stop_node(1)
+    await log.start_node(1)
+    assert f"damaged from transaction {BAD} on" in faults(log)[1]
+    rot(log, 1)  # flipped back: somebody has put the right file there
+    await log.stop_node(1)
+    await log.start_node(1)
+    assert faults(log) == {}
+
+
+@pytest.mark.parametrize("junk", [b"\xff" * 8, b"\0" * 8, struct.pack(">q", 1 << 40), struct.pack(">q", -5)])
+def test_an_index_that_rots_is_damage_and_no_crash(tmp_path: Path, junk: bytes) -> None:
+    directory = Directory(DiskFolder(tmp_path), KEY, 1)
+    directory.assign([0])
+    files = directory.partition(0)
+    assert files is not None
+    files.append([record(number) for number in range(9)])
+    files.sync()
+    index = tmp_path / "0" / f"{0:019d}.idx"
+    with index.open("r+b") as opened:
+        opened.seek(128 + 8 * 4)
+        opened.write(junk)
+    assert [each.txid for each in files.read(0, 3)] == [0, 1, 2]
+    with pytest.raises(Damaged):
+        files.read(4, 3)
+    assert files.fault
+    directory.close()
