@@ -8,7 +8,10 @@ const TOKEN = "pavane-token";
 const NAMESPACE = "pavane-namespace";
 const RETRY_MS_MIN = 500;
 const RETRY_MS_MAX = 8000;
-const STREAM_SILENT_MS = 8000; // without a byte, after which a stream is dead: the control plane says something every 3 s
+const STREAM_SILENT_MS = 5000; // without a byte, after which a stream is dead: the control plane says something every 2 s
+const ANSWER_MS_MIN = 1500; // for the first byte: the browser may have taken a connection that is dead, too
+const ANSWER_GROWTH = 1.5;
+const ANSWER_MS_MAX = 24000; // more from one try to the next: a busy control plane must get to answer
 
 export class ApiError extends Error {
   constructor(
@@ -105,6 +108,7 @@ export interface Follower {
  * which stands in `at`. */
 export async function follow(path: string, to: Follower, at: { last: string }, signal: AbortSignal): Promise<void> {
   let wait = RETRY_MS_MIN;
+  let patience = ANSWER_MS_MIN;
   const onEvent = (event: StreamEvent) => {
     if (signal.aborted) return;
     wait = RETRY_MS_MIN;
@@ -113,10 +117,13 @@ export async function follow(path: string, to: Follower, at: { last: string }, s
   };
   while (!signal.aborted) {
     let why: ApiError | undefined;
-    const silence = new Silence(signal);
+    const silence = new Silence(signal, patience);
+    patience = Math.min(patience * ANSWER_GROWTH, ANSWER_MS_MAX);
     try {
       const resumed: Record<string, string> = at.last ? { "Last-Event-ID": at.last } : {};
       const response = await send(path, { signal: silence.signal, headers: { Accept: "text/event-stream", ...resumed } });
+      silence.broken();
+      patience = ANSWER_MS_MIN;
       to.begin(!at.last);
       to.state("live");
       if (response.body) await readEvents(response.body, onEvent, () => silence.broken());
@@ -132,18 +139,28 @@ export async function follow(path: string, to: Follower, at: { last: string }, s
     }
     if (signal.aborted) return;
     to.state("lost", why);
+    if (silence.noticed) continue; // that was wait enough
     await new Promise((resolve) => setTimeout(resolve, wait));
     wait = Math.min(wait * 2, RETRY_MS_MAX);
   }
 }
 
-/** Aborts a request once nothing has come for STREAM_SILENT_MS, or when `outer` does: a browser waits for ever. */
+/** Aborts a request when nothing came for `firstMs`, later for STREAM_SILENT_MS, or `outer` does: a browser waits for ever. */
 class Silence {
   private readonly inner = new AbortController();
   private readonly stop = () => this.inner.abort();
-  private timer = setTimeout(this.stop, STREAM_SILENT_MS);
+  private readonly notice = () => {
+    this.noticed = true;
+    this.stop();
+  };
+  noticed = false;
+  private timer: ReturnType<typeof setTimeout>;
 
-  constructor(private readonly outer: AbortSignal) {
+  constructor(
+    private readonly outer: AbortSignal,
+    firstMs: number,
+  ) {
+    this.timer = setTimeout(this.notice, firstMs);
     outer.addEventListener("abort", this.stop);
     if (outer.aborted) this.stop();
   }
@@ -155,7 +172,7 @@ class Silence {
   /** Something came. */
   broken(): void {
     clearTimeout(this.timer);
-    this.timer = setTimeout(this.stop, STREAM_SILENT_MS);
+    this.timer = setTimeout(this.notice, STREAM_SILENT_MS);
   }
 
   end(): void {

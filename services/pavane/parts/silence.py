@@ -11,9 +11,9 @@ PROBE_EVERY_S = 1
 SILENT_S = 5
 """What a peer has not acknowledged for so long, bytes or a question, ends the connection: longer than a lost packet and
 its repetitions take, and half of what a user waits for."""
-BEAT_S = 3.0
+BEAT_S = 2.0
 """Longest silence of a server's event stream: a comment comes in between, through proxies too."""
-STREAM_SILENT_S = 8.0
+STREAM_SILENT_S = 5.0
 """A reader of an event stream that heard nothing for so long dials anew: two beats, and time for a busy server."""
 REUSE_S = 2.0
 """An HTTP connection that was idle for longer carries no further request: nobody knows whether it is still there."""
