@@ -172,4 +172,3 @@ async def served(server: asyncio.Server) -> AsyncIterator[None]:
         for _ in range(ACCEPT_TURNS):
             await asyncio.sleep(0)
         server.close()
-        await server.wait_closed()
