@@ -154,6 +154,16 @@ def test_decimals_of_two_types_are_compared_exactly() -> None:
         shown("p > 0.5", "p DECIMAL(38,0)", *rows)
 
 
+def test_between_compares_each_side_in_its_own_type() -> None:
+    assert shown("n BETWEEN m AND x", "n BIGINT, m BIGINT, x DOUBLE", (2**53, 2**53 + 1, 1e300)) == [False]
+
+
+def test_a_whole_number_counts_as_many_digits_as_spark_says() -> None:
+    assert shown("n * p", "n BIGINT, p DECIMAL(17,10)", (2, Decimal("1.5"))) == [Decimal(3)]
+    with pytest.raises(SqlError, match="the result needs 39 digits"):  # Spark would round the last one away
+        shown("n * p", "n BIGINT, p DECIMAL(18,10)", (2, Decimal("1.5")))
+
+
 def test_decimals_are_multiplied_and_added_in_full() -> None:
     most = Decimal("99999999999999.9999")
     assert shown("p * p", "p DECIMAL(18,4)", (most,)) == [Decimal("9999999999999999980000000000.00000001")]
