@@ -27,8 +27,10 @@ class ReplicaLinks:
 
     With ``certificates`` it speaks mutual TLS: those of the moment at each dial, and connections end when an authority
     is removed. ``on_effect`` gets what is not for a replica: answers, updates, ends. ``on_superseded`` is called when a
-    replica follows another controller: whoever does not know of one should stop. Call ``carry_out`` with what other
-    calls of the core return; all of it in one event loop.
+    replica follows another controller: whoever does not know of one should stop. With ``outbids`` a controller whose
+    boot number is the time, which a machine may have wrong, takes a greater one than a replica has accepted, as long as
+    no replica has accepted its own. Call ``carry_out`` with what other calls of the core return; all of it in one event
+    loop.
     """
 
     def __init__(
@@ -40,8 +42,10 @@ class ReplicaLinks:
         *,
         config: RuntimeConfig | None = None,
         certificates: Certificates | None = None,
+        outbids: bool = False,
     ) -> None:
         self.core = core
+        self._may_outbid = outbids
         self._instance = instance
         self._config = config
         self._certificates = certificates
@@ -62,12 +66,17 @@ class ReplicaLinks:
                 try:
                     async with await self._stream(address, queue) as stream:
                         failures = 0
+                        self._may_outbid = False
                         self.carry_out(self.core.opened(replica, connection))
                         await self._pump(replica, stream, queue)
                 except StreamEnded as ended:
                     _logger.info("replica %s: %s", replica, ended)
-                    if ended.superseded or (ended.accepted is not None and ended.accepted.major > connection.major):
-                        self._on_superseded(replica)
+                    former = ended.accepted
+                    if ended.superseded or (former is not None and former.major > self.core.boot):
+                        if former is None or not self._may_outbid:
+                            self._on_superseded(replica)
+                        else:
+                            self.core.boot = former.major + 1
                     failures += 1
                     if ended.exit_code is not None:
                         now = asyncio.get_running_loop().time()

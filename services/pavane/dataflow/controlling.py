@@ -55,8 +55,9 @@ class _Taking:
 class Controller:
     """Keeps the views of some scripts up to date on replicas, `host:port` by name, until it is cancelled or fenced.
 
-    `generation` is that of the replicas. It has no files: its boot number is the wall clock in ms, so of two
-    controllers the one that started last leads the replicas. With `credentials` it speaks mutual TLS to them.
+    `generation` is that of the replicas. It has no files: its boot number is the wall clock in ms, or more where a
+    replica has accepted more, so of two controllers the one that came last leads the replicas. With `credentials` it
+    speaks mutual TLS to them.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Controller:
             self._carry_out,
             self._superseded,
             certificates=certificates,
+            outbids=True,
         )
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._peeks: dict[bytes, asyncio.Future[tuple[int, tuple[Rows, ...]]]] = {}

@@ -175,6 +175,24 @@ async def test_a_controller_that_starts_again_asks_for_what_its_replica_has() ->
     assert replica.exits == []
 
 
+async def test_so_does_one_on_a_machine_whose_clock_is_hours_behind() -> None:
+    """Its boot number is the time: its replica had accepted a greater one."""
+    pipeline = Pipeline()
+    async with pipeline.replica(1) as replica, pipeline.controller((SUM,), replica) as (first, former):
+        await pipeline.append(1, 2)
+        await pipeline.written(first, 3)
+        behind = count(1)
+        pipeline.clocks = Clocks(lambda: next(behind), monotonic, lambda: uuid4().hex)
+        async with pipeline.controller((SUM,), replica) as (second, _):
+            await pipeline.append(4)
+            with pytest.raises(Fenced):
+                async with asyncio.timeout(20):
+                    await former
+            await pipeline.append(5)
+            await pipeline.written(second, 12)
+    assert replica.exits == []
+
+
 async def test_a_changed_script_is_not_undone_by_a_controller_of_the_former_one() -> None:
     pipeline = Pipeline()
     async with (
