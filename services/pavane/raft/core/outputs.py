@@ -189,7 +189,7 @@ class TransferChanged:
 
 @dataclass(frozen=True, slots=True)
 class UpdateDone:
-    """An update ended: ``result`` is ``done``, ``repeat``, ``expired``, ``not_leader`` or ``overload`` (15.1).
+    """An update ended: ``result`` is ``done``, ``repeat``, ``expired``, ``taken``, ``not_leader`` or ``overload``.
 
     ``method`` is how it was asked for last, as its span is called (15.2).
     """
