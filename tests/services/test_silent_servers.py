@@ -102,7 +102,7 @@ async def test_a_client_of_a_silent_server_gives_up(
     async with silent(said) as (address, taken), asyncio.timeout(WAIT_S):
         with pytest.raises(error):
             await client(address)
-        assert taken
+        await eventually(lambda: taken, WAIT_S)
 
 
 @pytest.mark.parametrize("said", [b"", Channel(STORAGE_SERVER).hello()], ids=["nothing", "a Hello"])

@@ -251,7 +251,8 @@ async def test_a_stream_without_a_message_ends(pod: Pod, monkeypatch: pytest.Mon
 async def test_a_stream_that_goes_no_further_than_create_timely_ends(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "FIRST_MESSAGE_SECONDS_MAX", 0.2)
     async with raw_call(pod) as call:
-        await call.write(timely())
+        with contextlib.suppress(grpc.aio.AioRpcError):  # on a busy machine it may be too late already
+            await call.write(timely())
         assert (await end_of(call))[0] == "DEADLINE_EXCEEDED"
     monkeypatch.undo()
     async with pod.stream(1, 2) as stream:

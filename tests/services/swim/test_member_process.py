@@ -149,6 +149,7 @@ async def test_whoever_asks_nothing_or_half_of_it_makes_room(
     async with asyncio.timeout(STARTED_S):
         assert await reader.read() == b""
     writer.close()
+    monkeypatch.setattr("pavane.swim.control.REQUEST_S", STARTED_S)
     assert (await first(served[1], {"do": "members"}))["own"] == "dialing"
 
 
