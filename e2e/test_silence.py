@@ -240,7 +240,7 @@ async def town(
         first, revision = await town.waltz.hwm(1) + 1, await town.raft.kv.put(b"own/key", b"")
         own = [asyncio.create_task(town.watch(revision + 1)), asyncio.create_task(town.feed(first))]
         try:
-            await town.begin("kv", "raft", "kv", "watch", "meta", "followed")
+            await town.begin("kv", "raft", "kv", "watch", "meta", "followed", "--from", str(revision + 1))
             await town.begin("feed", "waltz", "feed", "q", "--from", str(await town.waltz.hwm(0) + 1))
             yield town
         finally:
