@@ -135,7 +135,7 @@ class Town:
     async def view(self) -> None:
         """A new client of the log sees who writes which partition."""
         async with self.log.client_of_log() as log:
-            assert all(each.server for each in await log.partitions())
+            assert all(each.server for each in (await log.partitions()).values())
 
     async def append(self) -> None:
         """Append to each partition by this program's client; its feed brings that."""
