@@ -12,14 +12,14 @@ import yaml
 
 from pavane_cli.failures import ExitCode
 
-RUNS_S = 4  # a command that still runs then waits for something: it is stopped
+RUNS_S = 2  # if no command ends for so long, those that still run wait for something: they are stopped
 ABSENT = ("kopf", "fastapi", "cryptography", "starlette", "grpc", "duckdb", "pyarrow", "sqlglot", "jsonschema", "celpy")
 """What a plain installation has not: one package of each extra that a command needs."""
 UNWRITABLE = "/sys"
 """A folder in which not even root makes a file."""
 
 DRIVER = """
-import os, shlex, signal, sys, time
+import os, shlex, signal, sys
 from pathlib import Path
 
 absent, said, runs_s = sys.argv[1].split(","), Path(sys.argv[2]), float(sys.argv[3])
@@ -36,12 +36,14 @@ for words in rows:
         command = command.get_command(context, word)
 
 children = {}
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 for words, row in rows.items():
     child = os.fork()
     if child:
         children[words] = child
         continue
     os.setsid()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     for number, name in ((0, "in"), (1, "out"), (2, "err")):
         os.dup2(os.open(said / f"{words}.{name}", os.O_CREAT | os.O_RDWR | os.O_APPEND), number)
     sys.argv = ["pavane", *words.split(), *shlex.split(row.example)]
@@ -57,20 +59,15 @@ for words, row in rows.items():
     sys.stderr.flush()
     os._exit(code)
 
-end = time.monotonic() + runs_s
 codes = {}
 while len(codes) < len(children):
-    late = time.monotonic() > end
-    for words, child in children.items():
-        if words in codes:
-            continue
-        if late:
-            os.killpg(child, signal.SIGKILL)
-        found, status = os.waitpid(child, 0 if late else os.WNOHANG)
+    if signal.sigtimedwait({signal.SIGCHLD}, runs_s) is None:
+        for words in children.keys() - codes.keys():
+            os.killpg(children[words], signal.SIGKILL)
+    for words in children.keys() - codes.keys():
+        found, status = os.waitpid(children[words], os.WNOHANG)
         if found:
             codes[words] = os.waitstatus_to_exitcode(status)
-            end = time.monotonic() + runs_s
-    time.sleep(0.02)
 for words, code in codes.items():
     (said / f"{words}.code").write_text(str(code))
 """
