@@ -25,7 +25,7 @@ from pavane_api.rollout.actions import ACTIONS, act
 from pavane_cli import output
 from pavane_cli.commands.resources import changes, is_current
 from pavane_cli.reach import ControlPlane
-from pavane_cli.waltz_reach import Reach
+from pavane_cli.waltz_reach import WaltzReach
 from pavane_local.kubelet.spawn import signal_container
 from pavane_operator.kube import KubeClient, Object
 from pavane_operator.kube.resources import PODS
@@ -53,7 +53,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     with running(folder, "--fast", str(EXAMPLE)) as cluster:
         await cluster.until_ready()
         os.environ[HOSTS_FILE_VARIABLE] = str(folder.resolve() / ".pavane" / "hosts" / NAMESPACE)
-        reach = Reach(ControlPlane(cluster.kubeconfig, None, NAMESPACE), LOG, patience=PATIENCE_S)
+        reach = WaltzReach(ControlPlane(cluster.kubeconfig, None, NAMESPACE), LOG, patience=PATIENCE_S)
         async with reach.log() as log:
             aborted: set[int] = set()
             async with _orders(log) as appended, cluster.client() as kube:

@@ -19,7 +19,7 @@ from pavane_cli.loads import Load, Outcome, new_label
 from pavane_cli.plane import ApiError, RestClient
 from pavane_cli.reach import ControlPlane
 from pavane_cli.target import Where
-from pavane_cli.waltz_reach import Reach
+from pavane_cli.waltz_reach import WaltzReach
 from pavane_operator import kube
 
 LEDGER = 0
@@ -60,7 +60,7 @@ class BankLoad(Load):
         metadata = log["metadata"]
         self._namespace = metadata["namespace"]
         plane = ControlPlane(where.kubeconfig, where.context, self._namespace)
-        self._reach = Reach(plane, metadata["name"], partition=LEDGER, patience=patience_s)
+        self._reach = WaltzReach(plane, metadata["name"], partition=LEDGER, patience=patience_s)
         self._told: dict[str, Transfer] = {}
         self.log: Waltz
         self._rest: RestClient

@@ -22,7 +22,7 @@ SETTLED_S = 5.0
 """A line that stays so long within a step is printed too: pods come one by one, and each waits for something."""
 
 
-class View:
+class LiveView:
     """Shows what ``update`` is given, on ``stream``, while its context is open.
 
     ``closing`` tells in one sentence how it ended.

@@ -10,7 +10,7 @@ import httpx2
 
 from pavane.wire import Stage
 from pavane_cli.commands.resources import changes, is_current
-from pavane_cli.live import View
+from pavane_cli.live import LiveView
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS
 from pavane_operator.plan.model import GENERATION_LABEL
@@ -30,7 +30,7 @@ class Progress:
         namespace: str,
         name: str,
         say: Callable[[str], None],
-        view: View,
+        view: LiveView,
     ) -> None:
         self._client = client
         self._resource = resource

@@ -12,7 +12,7 @@ from typing import Any
 from pavane_cli import output, preflight
 from pavane_cli.commands.resources import MANAGER, is_current, read_documents, summary
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.live import View
+from pavane_cli.live import LiveView
 from pavane_cli.target import Where, kubeconfig_token, signing_in
 from pavane_local.api.cluster import Cluster, WriteOptions
 from pavane_local.api.errors import ApiError
@@ -102,7 +102,7 @@ async def _serve(
         if settings.platform_pods:
             places += [("pods", SYSTEM, name) for name in ("pavane-operator", "pavane-api")]
         async with asyncio.TaskGroup() as group:
-            view = View(sys.stdout)
+            view = LiveView(sys.stdout)
             follower = group.create_task(_show_progress(local.cluster, say, view))
             waiter = group.create_task(_report_readiness(local, places, timeout_s, say, report, view))
             await stop.wait()
@@ -139,7 +139,7 @@ async def _report_readiness(
     timeout_s: float,
     say: Callable[[str], None],
     report: Report,
-    view: View,
+    view: LiveView,
 ) -> None:
     """Report once all is Ready, or after ``timeout_s``; until then ``view`` is open."""
     cluster, changed = local.cluster, asyncio.Event()
@@ -208,7 +208,7 @@ def _pods(cluster: Cluster, namespace: str, labels: dict[str, str]) -> list[dict
     return cluster.list("pods", namespace, labels=",".join(f"{key}={value}" for key, value in labels.items()))
 
 
-async def _show_progress(cluster: Cluster, say: Callable[[str], None], view: View) -> None:
+async def _show_progress(cluster: Cluster, say: Callable[[str], None], view: LiveView) -> None:
     """Print a line whenever what a user can see of a pod or of a resource of ours changes.
 
     While ``view`` draws on a terminal it shows the resources instead.

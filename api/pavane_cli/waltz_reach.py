@@ -50,7 +50,7 @@ Patience = Annotated[float, typer.Option("--timeout", min=0.1, help="With --serv
 
 
 @dataclass(frozen=True, slots=True)
-class Reach(reach.Reach):
+class WaltzReach(reach.Reach):
     """What the options of a command say about a log, and a partition of it."""
 
     kind = "waltz"
@@ -119,12 +119,12 @@ def _reach(
     no_tls: NoTls = False,
     partition: Partition = 0,
     timeout: Patience = PATIENCE_S,
-) -> Reach:
-    return Reach(plane, name, addresses(servers), tls_ca, no_tls, partition, timeout)
+) -> WaltzReach:
+    return WaltzReach(plane, name, addresses(servers), tls_ca, no_tls, partition, timeout)
 
 
 reaching = gathering(_reach, ReachingCommand)
-"""Gives a command the argument NAME and all options of ``Reach``, which it takes as its first parameter."""
+"""Gives a command the argument NAME and all options of ``WaltzReach``, which it takes as its first parameter."""
 
 
 @contextmanager

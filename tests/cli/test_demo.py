@@ -11,7 +11,7 @@ import yaml
 from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.commands import demo
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.live import View
+from pavane_cli.live import LiveView
 from pavane_cli.progress import Progress
 from tests.api.plane import created, plane
 from tests.cli.test_live import Terminal
@@ -84,7 +84,7 @@ async def test_a_rollout_is_shown_in_place_on_a_terminal_and_by_lines_elsewhere(
     async with plane(tmp_path) as api:
         await created(api)
         await api.kube.apply_status(RAFT_CLUSTERS, {"metadata": {"name": "q"}, "status": rolling}, "default")
-        with View(stream) as view:
+        with LiveView(stream) as view:
             progress = Progress(api.kube, RAFT_CLUSTERS, "default", "q", said.append, view)
             following = asyncio.create_task(progress.until_current(60))
             await eventually(lambda: "generation 2" in stream.getvalue() or said)

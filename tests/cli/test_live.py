@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from pavane_cli import live
-from pavane_cli.live import View, closing, picture
+from pavane_cli.live import LiveView, closing, picture
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 UP_S = 60
@@ -99,7 +99,7 @@ def test_a_resource_that_cannot_begin_says_why() -> None:
 
 async def test_a_pipe_gets_a_line_for_each_step_and_no_escapes() -> None:
     stream = io.StringIO()
-    with View(stream) as view:
+    with LiveView(stream) as view:
         for state, line in (
             ("Idle", "a"),
             ("CatchingUp", "b"),
@@ -114,7 +114,7 @@ async def test_a_pipe_gets_a_line_for_each_step_and_no_escapes() -> None:
 async def test_a_pipe_is_told_what_a_step_still_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "SETTLED_S", 0.05)
     stream = io.StringIO()
-    with View(stream) as view:
+    with LiveView(stream) as view:
         for line in ("a", "waits: PodPending 0", "waits: PodPending 1"):
             view.update(ROLLING, line)
         while stream.getvalue().count("\n") < 2:
@@ -127,7 +127,7 @@ async def test_a_pipe_is_told_what_a_step_still_waits_for(monkeypatch: pytest.Mo
 
 def test_a_terminal_is_written_in_place_and_left_clean() -> None:
     stream = Terminal()
-    with View(stream) as view:
+    with LiveView(stream) as view:
         view.update(ROLLING, "a line for pipes")
         view._live.refresh()
     assert "CatchingUp" in stream.getvalue()
@@ -139,7 +139,7 @@ def test_what_it_was_like_stays_when_the_wait_fails() -> None:
     stream = Terminal()
 
     def wait() -> None:
-        with View(stream) as view:
+        with LiveView(stream) as view:
             view.update(ROLLING, "")
             raise KeyboardInterrupt
 

@@ -25,7 +25,7 @@ from pavane_cli.bank import BankLoad, ViewLoad
 from pavane_cli.commands.local import OURSELVES
 from pavane_cli.commands.resources import changes, read_documents
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.live import View
+from pavane_cli.live import LiveView
 from pavane_cli.loads import Load, Outcome, RaftLoad, SwimLoad
 from pavane_cli.progress import Progress
 from pavane_cli.target import Where, cluster, control_plane_url, run
@@ -235,7 +235,7 @@ class _Demo:
         os.environ[HOSTS_FILE_VARIABLE] = str((FOLDER / "hosts" / self.namespace).absolute())
         output.say("1. Starting: every pod walks Creation, Initialization, ReadOnly, ReadWrite.")
         began = time.monotonic()
-        with View(sys.stdout) as view:
+        with LiveView(sys.stdout) as view:
             await asyncio.gather(*(self._until_current(client, each, START_TIMEOUT_S, view) for each in self.shown))
         output.say(f"   All is Ready after {time.monotonic() - began:.1f} s.")
         async with contextlib.AsyncExitStack() as loads:
@@ -293,7 +293,7 @@ class _Demo:
 
     async def _watched(self, client: kube.KubeClient, shown: _Shown) -> None:
         """Show how it becomes current, and say how that ended."""
-        with View(sys.stdout) as view:
+        with LiveView(sys.stdout) as view:
             await self._until_current(client, shown, ROLL_TIMEOUT_S, view)
         for document in shown.documents:
             output.say(f"   {document['metadata']['name']}: {view.closing(document)}")
@@ -317,12 +317,12 @@ class _Demo:
                 break
         return name
 
-    async def _until_current(self, client: kube.KubeClient, shown: _Shown, timeout_s: float, view: View) -> None:
+    async def _until_current(self, client: kube.KubeClient, shown: _Shown, timeout_s: float, view: LiveView) -> None:
         waiting = (self._one_current(client, shown.type, name, timeout_s, view) for name in shown.names)
         shown.documents = await asyncio.gather(*waiting)
 
     async def _one_current(
-        self, client: kube.KubeClient, resource: kube.Resource, name: str, timeout_s: float, view: View
+        self, client: kube.KubeClient, resource: kube.Resource, name: str, timeout_s: float, view: LiveView
     ) -> kube.Object:
         progress = Progress(client, resource, self.namespace, name, output.say, view)
         try:

@@ -14,7 +14,7 @@ from pavane_cli import output
 from pavane_cli.completing import kinds, names
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import One, Place, about_one, in_place
-from pavane_cli.live import View, stage_of
+from pavane_cli.live import LiveView, stage_of
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
 from pavane_cli.target import Where, cluster, has_pods, parse_reference, run
@@ -312,7 +312,7 @@ async def wait_until(
     time-out, 6 when the attempt failed, 3 when it goes.
     """
     last: dict[str, Any] = {}
-    with contextlib.suppress(TimeoutError), View() as view:
+    with contextlib.suppress(TimeoutError), LiveView() as view:
         async with asyncio.timeout(timeout_s):
             async for change in changes(client, resource, namespace, name):
                 last = change.object

@@ -13,7 +13,7 @@ from pavane_cli import output
 from pavane_cli.commands.resources import changes, condition, is_current, is_settled, summary, wait_ready, wait_until
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import One, about_pods, read
-from pavane_cli.live import View
+from pavane_cli.live import LiveView
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
 from pavane_cli.target import cluster, run
@@ -44,7 +44,7 @@ async def _status(one: One, follow: bool, form: Format) -> None:
         if not follow:
             output.say(summary(document))
         else:
-            with View(sys.stdout) as view:
+            with LiveView(sys.stdout) as view:
                 async for change in changes(client, one.resource, one.namespace, one.name):
                     document = change.object
                     view.update(document, summary(document))

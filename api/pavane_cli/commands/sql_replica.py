@@ -12,12 +12,12 @@ from pavane_cli import output
 from pavane_cli.commands.sql_views import EngineName, TicksPartition, address_of, engine_of, make_clocks, stop_signal
 from pavane_cli.failures import UserError
 from pavane_cli.target import run
-from pavane_cli.waltz_reach import Reach, reaching
+from pavane_cli.waltz_reach import WaltzReach, reaching
 
 
 @reaching
 def replica(
-    reach: Reach,
+    reach: WaltzReach,
     ticks: TicksPartition,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where a controller dials, without TLS.")] = (
         "127.0.0.1:7070"
@@ -36,7 +36,7 @@ def replica(
 
 
 async def _served(
-    reach: Reach, place: Place, engine: EngineName, interval_s: float, generation: int, host: str, port: int
+    reach: WaltzReach, place: Place, engine: EngineName, interval_s: float, generation: int, host: str, port: int
 ) -> None:
     ended: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
 

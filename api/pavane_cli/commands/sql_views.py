@@ -32,7 +32,7 @@ from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError, lacks
 from pavane_cli.output import Format, Output
 from pavane_cli.target import KINDS, cluster, run
-from pavane_cli.waltz_reach import Reach, reaching
+from pavane_cli.waltz_reach import WaltzReach, reaching
 
 ScriptFile = Annotated[
     Path,
@@ -60,7 +60,7 @@ def check(script: ScriptFile) -> None:
 
 @reaching
 def run_script(
-    reach: Reach,
+    reach: WaltzReach,
     script: ScriptFile,
     ticks: TicksPartition,
     engine: Annotated[EngineName, typer.Option(help="plain: DuckDB; spark: Spark on this machine.")] = EngineName.PLAIN,
@@ -101,7 +101,7 @@ def run_script(
 
 @reaching
 def query(
-    reach: Reach,
+    reach: WaltzReach,
     sql: Annotated[str, typer.Argument(help="One SELECT over views.")],
     as_of: Annotated[int | None, typer.Option(min=0, help="Read at this tick instead of the last one.")] = None,
     after: Annotated[
@@ -157,7 +157,7 @@ def _print(tick: int, found: Any, form: Format) -> None:
 
 @reaching
 def follow(
-    reach: Reach,
+    reach: WaltzReach,
     view: Annotated[str, typer.Argument(help="Name of the view.")],
     count: Annotated[int, typer.Option(min=0, help="Stop after this many ticks with changes; 0: never.")] = 0,
 ) -> None:
@@ -227,7 +227,7 @@ def stop_signal() -> asyncio.Event:
     return stopped
 
 
-async def _kept(reach: Reach, script: Script, place: Place, make: Callable[[Waltz], Keeper | Controller]) -> None:
+async def _kept(reach: WaltzReach, script: Script, place: Place, make: Callable[[Waltz], Keeper | Controller]) -> None:
     said: dict[str, str] = {}
 
     def moved(progress: Runner | Controller) -> None:
@@ -275,7 +275,7 @@ async def _checked(log: Waltz, script: Script, place: Place) -> None:
             raise UserError(f"{option} {partition} must be a partition that nothing else uses", ExitCode.USAGE)
 
 
-async def _place_of(reach: Reach, ticks: int | None) -> tuple[Reach, int | None]:
+async def _place_of(reach: WaltzReach, ticks: int | None) -> tuple[WaltzReach, int | None]:
     """Return where the views are, and their ticks; a ComputeCluster knows both."""
     kind, slash, name = reach.name.partition("/")
     if not slash or KINDS.get(kind.lower()) != KINDS["computecluster"]:

@@ -17,14 +17,14 @@ from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.plane import StreamLost
 from pavane_cli.target import run
-from pavane_cli.waltz_reach import Reach, reaching
+from pavane_cli.waltz_reach import WaltzReach, reaching
 
 _LOCK = "as NAME/NUMBER; may be given more than once."
 
 
 @reaching
 def append(
-    reach: Reach,
+    reach: WaltzReach,
     text: Annotated[str | None, typer.Argument(help="The data; default: standard input.")] = None,
     file: DataFile = None,
     header: Annotated[int, typer.Option(help="A 32-bit number that readers see without the data.")] = 0,
@@ -68,7 +68,7 @@ def append(
 
 @reaching
 def feed(
-    reach: Reach,
+    reach: WaltzReach,
     from_: Annotated[int, typer.Option("--from", min=0, help="The first transaction.")] = 0,
     count: Annotated[int, typer.Option(min=0, help="Stop after this many transactions; 0: never.")] = 0,
     form: Output = Format.TABLE,
@@ -92,7 +92,7 @@ def feed(
 
 @reaching
 def get(
-    reach: Reach,
+    reach: WaltzReach,
     transaction: Annotated[int, typer.Argument(min=0, help="Its number.")],
     form: Output = Format.TABLE,
 ) -> None:
@@ -110,7 +110,7 @@ def get(
 
 
 @reaching
-def hwm(reach: Reach) -> None:
+def hwm(reach: WaltzReach) -> None:
     """Print the number of the last transaction; -1 if there is none."""
 
     async def ask() -> int | None:
@@ -129,7 +129,7 @@ def hwm(reach: Reach) -> None:
 
 
 @reaching
-def partitions(reach: Reach, form: Output = Format.TABLE) -> None:
+def partitions(reach: WaltzReach, form: Output = Format.TABLE) -> None:
     """Show the writer and the last transaction of each partition."""
 
     found = run(_partitions(reach))
@@ -142,7 +142,7 @@ def partitions(reach: Reach, form: Output = Format.TABLE) -> None:
     output.table(("PARTITION", "SERVER", "GENERATION", "STAGE", "HWM"), rows)
 
 
-async def _partitions(reach: Reach) -> list[Partition]:
+async def _partitions(reach: WaltzReach) -> list[Partition]:
     if not reach.servers:
         async with reach.rest() as rest:
             return LogPartitions.model_validate(await rest.get(reach.partitions)).items
@@ -150,7 +150,7 @@ async def _partitions(reach: Reach) -> list[Partition]:
         return (await LogPartitions.of(log)).items
 
 
-async def _transactions(reach: Reach, start: int) -> AsyncGenerator[LogTransaction, None]:
+async def _transactions(reach: WaltzReach, start: int) -> AsyncGenerator[LogTransaction, None]:
     """Yield transactions for ever, each once."""
     if reach.servers:
         async with reach.log() as log, aclosing(log.feed(reach.partition, from_=start)) as feed:

@@ -15,7 +15,7 @@ from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.target import run
-from pavane_cli.waltz_reach import Reach, explained, reaching
+from pavane_cli.waltz_reach import WaltzReach, explained, reaching
 
 CLIENTS_MAX = 1000
 SIZE_MAX_BYTES = 16 * 1024 * 1024
@@ -23,7 +23,7 @@ SIZE_MAX_BYTES = 16 * 1024 * 1024
 
 @reaching
 def validate(
-    reach: Reach,
+    reach: WaltzReach,
     clients: Annotated[int, typer.Option(min=1, max=CLIENTS_MAX, help="Writers at once.")] = 4,
     count: Annotated[int, typer.Option(min=1, help="Transactions to append.")] = 1000,
     form: Output = Format.TABLE,
@@ -55,7 +55,7 @@ def validate(
 
 @reaching
 def bench(
-    reach: Reach,
+    reach: WaltzReach,
     size: Annotated[int, typer.Option(min=0, max=SIZE_MAX_BYTES, help="Bytes of each transaction.")] = 100,
     count: Annotated[int, typer.Option(min=1, help="Transactions to append.")] = 10_000,
     under_way: Annotated[int, typer.Option(min=1, max=1000, help="Appends that wait at once.")] = 100,
