@@ -209,7 +209,7 @@ async def test_what_cannot_start_says_why(tmp_path: Path) -> None:
         await eventually(lambda: waiting(node, "image").get("reason") == "ErrImageNeverPull")
         await eventually(lambda: waiting(node, "command").get("reason") == "RunContainerError")
         assert "--image unknown:1=PATH" in waiting(node, "image")["message"]
-        assert "no-such-program" in waiting("command")["message"]
+        assert "no-such-program" in waiting(node, "command")["message"]
         assert node.pod("image")["status"]["phase"] == "Pending"
         assert sorted(each["reason"] for each in node.cluster.list("events")) == ["Failed", "Failed"]
 

@@ -17,7 +17,8 @@ from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from tests.services.cutting import Way, cuttable
 from tests.services.eventually import eventually
-from tests.services.raft.peers import IDENT, free_port, leads, started
+from tests.services.ports import free_ports
+from tests.services.raft.peers import IDENT, leads, started
 
 WITHIN_S = 20.0  # of busy processors; without help of ours it is never
 ROUNDS = 3
@@ -50,7 +51,7 @@ def _url(port: int) -> str:
 
 @pytest.fixture
 async def cluster(tmp_path: Path, stack: AsyncExitStack) -> Cluster:
-    ports = [free_port("127.0.0.1") for _ in range(3)]
+    ports = free_ports(3)
     ways = [await stack.enter_async_context(cuttable(port)) for port in ports]
     members = tuple((str(number), _url(way.port)) for number, way in enumerate(ways))
     servers = []

@@ -46,13 +46,7 @@ from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed, Expired, RaftError, ReqidTaken, TooLarge, UnderWay, Unreachable
 from pavane.raft.machines import Command, Watch, encode_command
 from pavane.raft.machines.commands import ReadOp
-from pavane.raft.wire import (
-    Frame,
-    PeerList,
-    RequestConfigReply,
-    RequestLogInfoReply,
-    Value,
-)
+from pavane.raft.wire import Frame, PeerList, RequestConfigReply, RequestLogInfoReply, Value
 from pavane.raft.wire.frames import ENTRY_DATA_BYTES, REQID_BYTES
 from pavane.raft.wire.pv import PREFIX
 from pavane.runtime import names
