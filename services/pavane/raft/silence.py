@@ -16,7 +16,7 @@ SILENT_S = 1.0  # without any message from whoever owes one: dial anew; half of 
 SILENT_MAX_S = 16.0  # it doubles while nothing is heard: who is that slow must get to answer in the end
 
 CONNECT_MS = 2000  # an address without a host, or behind a cut, is tried so long at a time; else it is for minutes
-HANDSHAKE_MS = 5000  # of ØMQ; longer where thousands connect at once
+HANDSHAKE_MS = 10_000  # of ØMQ: thousands may connect at once
 UNACKNOWLEDGED_MS = 2000  # what a DEALER sent is acknowledged within this, or its connection goes with all of that
 UNREAD_MS = 3000  # the same for a ROUTER, whose clients may be slow to read
 IDLE_S = 5  # nothing comes for so long: the system asks whether the other end is there
