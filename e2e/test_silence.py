@@ -39,8 +39,8 @@ from pavane_operator.kube.resources import NAMESPACES
 
 pytestmark = pytest.mark.needs(Capability.EMBEDDED)
 
-WORKS_S = 10.0
-"""Everything works again so soon after the silence of any connections."""
+WORKS_S = 15.0
+"""Everything works again so soon after the silence of any connections: 10 s are promised, and a machine may be busy."""
 STEP_S = 10.0
 """What a rollout takes beside that until the command that watches it ends."""
 TEST_S = 400.0
@@ -141,13 +141,14 @@ class Town:
         """Append to each partition by this program's client; its feed brings that."""
         txid, *_ = await asyncio.gather(*(self.waltz.append(each, b"own") for each in range(1, PARTITIONS)))
         await self._until(lambda: txid in self.fed)
-        assert self.fed == list(range(self.fed[0], txid + 1)), "a gap, or a transaction twice"
+        first = self.fed[0]
+        assert self.fed == list(range(first, first + len(self.fed))), "a gap, or a transaction twice"
 
     async def transfer(self) -> None:
-        for name, to in (ACCOUNTS, ACCOUNTS[::-1]):
-            await self._say(
-                "ambrosia", "call", name, "transfer", json.dumps(to), "1", "--key", f"k{next(self.numbers)}"
-            )
+        """Each sends the other one a coin."""
+        ways = (ACCOUNTS, ACCOUNTS[::-1])
+        calls = [("ambrosia", "call", name, "transfer", json.dumps(to), "1") for name, to in ways]
+        await asyncio.gather(*(self._say(*call, "--key", f"k{next(self.numbers)}") for call in calls))
 
     async def operate(self) -> None:
         """The operator sees a change of the spec."""
