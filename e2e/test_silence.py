@@ -158,7 +158,7 @@ class Town:
 
             async def seen() -> bool:
                 found = await kube.get(self.test.type, WATCHED, SPACE)
-                return bool(found["status"]["observedGeneration"] == applied["metadata"]["generation"])
+                return bool(found["status"]["observedGeneration"] >= applied["metadata"]["generation"])
 
             await eventually(seen, "the operator has seen the change")
 
