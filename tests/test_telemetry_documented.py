@@ -17,7 +17,7 @@ METRIC_PREFIX = re.compile(r"pavane_[a-z]+_")
 METRIC = re.compile(r"pavane_[a-z_]+[a-z]")
 WORD = re.compile(r"[a-z]+(_[a-z]+)*")
 SPAN = re.compile(r"(raft|stage|waltz|dataflow|ambrosia)/[A-Za-z.-]+")
-TYPED = "examples.py"  # arguments that people type: raft/quickstart is no span
+TYPED = ("pavane_cli", "table.py")  # arguments that people type: raft/quickstart is no span
 PACKAGES = frozenset({"pavane_api", "pavane_cli", "pavane_local", "pavane_operator"})
 QUOTED = re.compile(r"`([^`\n]+)`")
 
@@ -26,7 +26,7 @@ QUOTED = re.compile(r"`([^`\n]+)`")
 def modules() -> tuple[list[str], ...]:
     """The string literals of each module."""
     paths = [path for folder in ("services", "operator", "api") for path in (ROOT / folder).rglob("*.py")]
-    read = [path for path in paths if "proto" not in path.parts and path.name != TYPED]
+    read = [path for path in paths if "proto" not in path.parts and path.parts[-2:] != TYPED]
     return tuple(literals(ast.parse(path.read_text(encoding="utf-8"))) for path in read)
 
 
