@@ -11,6 +11,7 @@ from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
     ConfigStatus,
+    ConfigUpdate,
     ConfigUpdateReply,
     PvKv,
     PvReply,
@@ -20,6 +21,7 @@ from pavane.raft.wire import (
     RequestUpdateReply,
     UpdateItem,
     UpdateStatus,
+    Value,
 )
 from tests.services.raft.ensemble import IDENT, Ensemble, decoded, reqid
 
@@ -102,6 +104,19 @@ def test_a_change_of_members_under_the_id_of_another_one_is_refused() -> None:
     other = ensemble.told("admin")[-1]
     assert decoded(ConfigUpdateReply, other).status == ConfigStatus.ARGUMENT
     assert "another change" in str(decoded(ConfigUpdateReply, other).argument)
+
+
+@pytest.mark.parametrize("peers", [[[["a"], "b"]], [["a", {}]], [{}], [None], "a", None])
+def test_a_change_under_a_known_id_may_name_anything(peers: Value) -> None:
+    """What is no member at all must not end the peer: the client would ask the next leader the same."""
+    ensemble, leader = led()
+    ensemble.change(leader, 1, leader + next(name for name in "abc" if name != leader))
+    ensemble.advance(5.0)
+
+    ensemble.ask(leader, (ID, *ConfigUpdate(peers).encode(IDENT)), "admin")
+    refusal = decoded(ConfigUpdateReply, ensemble.told("admin")[-1])
+    assert refusal.status == ConfigStatus.ARGUMENT
+    assert "another change" in str(refusal.argument)
 
 
 def test_a_peer_that_starts_again_knows_what_came_with_an_id() -> None:

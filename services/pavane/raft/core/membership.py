@@ -26,7 +26,6 @@ ACCEPT_S = 0.2  # how often a waiting client is told that it has not been forgot
 READY_S = 2.0  # how long leadership stays here while no member of Cnew has its connections: nothing waits for it
 ROUTES_PER_REQID = 4  # clients told of the end; the newest are kept
 ID_TAKEN = Refusal("Error", "this request id belongs to another change of the members: use a fresh one")
-MEMBER_FIELDS = 2  # of a member in a configuration: id and url
 WAITING_MAX = 64  # request ids with waiting clients: repetitions of changes that are not committed yet
 
 
@@ -366,10 +365,17 @@ class Membership:
         self._node.send(route, (reqid, *ConfigUpdateReply(status, argument).encode()))
 
 
-def _names(message: ConfigUpdate) -> set[object]:
-    """Return the members that a change asks for, as far as they are any: their order does not count (1.2 D10)."""
+def _names(message: ConfigUpdate) -> set[tuple[str, str] | None]:
+    """Return the members that a change asks for, ``None`` for what is none: their order does not count (1.2 D10)."""
     pairs = message.peers if isinstance(message.peers, list) else []
-    return {tuple(pair) if isinstance(pair, list) and len(pair) == MEMBER_FIELDS else None for pair in pairs}
+    return {_member(pair) for pair in pairs}
+
+
+def _member(pair: object) -> tuple[str, str] | None:
+    match pair:
+        case [str() as peer, str() as url]:
+            return peer, url
+    return None
 
 
 def _remember(routes: list[Route], route: Route) -> None:
