@@ -2,6 +2,7 @@
 
 from pavane.raft.core.outputs import Channel, Disconnect, PeerChannel
 from pavane.raft.silence import LOOK_S, SILENT_LOOKS, SILENT_LOOKS_MAX, SILENT_S, Silence
+from pavane.raft.wire import RequestConfig, RequestConfigReply
 from tests.services.raft.ensemble import Ensemble, url
 
 
@@ -100,3 +101,17 @@ def test_a_process_that_was_stopped_itself_takes_nobody_for_silent() -> None:
     ensemble.advance(SILENT_S)
 
     assert closed(ensemble, leader) == []
+
+
+def test_a_question_that_is_repeated_behind_a_closed_socket_counts_as_one() -> None:
+    """A snapshot goes on to who is no member any more, whose socket was closed with its membership."""
+    ensemble, leader, follower = led()
+    requests, to = ensemble.cores[leader]._requests, PeerChannel(Channel.SIDE, follower, url(follower))
+    ensemble.cuts = {(follower, leader)}
+    ask = requests.ask(to, RequestConfig(), RequestConfigReply, lambda _ask, _reply: None)
+    requests.disconnect(to)
+    ensemble.cores[leader].connection(follower, Channel.SIDE, True, ensemble.now())
+    requests.again(ask)
+    looked = [requests.silence.look() for _ in range(SILENT_LOOKS // 2)]
+
+    assert [requests.sockets[key] for key in looked[-1][0]] == [to]

@@ -80,7 +80,9 @@ class Requests:
     def again(self, ask: Ask, question: Question | None = None) -> None:
         """Send a question once more under the same id: the same bytes, or another message of the same stream."""
         frames = ask.frames if question is None else question.encode(self._node.config.ident)
-        self.silence.asked((ask.to.channel, ask.to.peer))
+        key = (ask.to.channel, ask.to.peer)
+        self.sockets[key] = ask.to  # it may have been closed meanwhile
+        self.silence.asked(key)
         self._node.send(ask.to, (ask.id, *frames), self._node.term_ticket)
 
     def cancel(self, ask: Ask | None) -> None:
