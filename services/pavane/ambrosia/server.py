@@ -335,10 +335,11 @@ class Server:
                 self.took_over_s = asyncio.get_running_loop().time() - self._fenced_at
         self.stage = "ReadWrite"
         self._link_version(core.settings.version)
-        await asyncio.sleep(FIRST_STATE_S)
-        if not core.live:
-            text = f"the application opened both streams and sent no first state within {FIRST_STATE_S:.0f} s"
-            raise FatalError(Fatal.STORAGE, f"{text}; look at its log")
+        if reader is None:  # an instance with a past is an application's, and its checkpoint may be long in the making
+            await asyncio.sleep(FIRST_STATE_S)
+            if not core.live:
+                text = f"the application opened both streams and sent no first state within {FIRST_STATE_S:.0f} s"
+                raise FatalError(Fatal.STORAGE, f"{text}; look at its log")
         await asyncio.Event().wait()
 
     def _link_version(self, version: int) -> None:

@@ -202,6 +202,24 @@ async def test_an_application_that_owes_its_state_is_named(tmp_path: Path) -> No
         assert life.server.missing == ""
 
 
+async def test_a_restored_application_has_all_the_time_it_needs_for_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be long, and what was replayed is handled before it."""
+    given = options(tmp_path)
+    async with running(given) as life:
+        await life.begin()
+    monkeypatch.setattr("pavane.ambrosia.server.FIRST_STATE_S", 0.0)
+    async with running(given) as life:
+        await life.binding.connect(life.server)
+        assert (await life.binding.record()).body == checkpoint(2)
+        assert await life.binding.reader.readexactly(2) == b"{}"
+        assert (await life.binding.record()).body == JS_INITIAL
+        assert (await life.binding.record()).body == frame(Type.TAKE_BECOMING_PRIMARY_CHECKPOINT)
+        life.binding.writer.write(checkpoint(2) + b"{}")
+        await eventually(lambda: life.server.live, WAIT_S)
+
+
 async def test_a_pod_whose_application_is_half_connected_is_not_ready_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "alice-1").mkdir()
     host = f"{NET}.1"
