@@ -29,7 +29,7 @@ from pavane.waltz.wire.locks import lock_hash
 from pavane.wire import Stage
 from tests.services.eventually import eventually
 from tests.services.stage.certificates import authority, certificate, publish
-from tests.services.waltz.scripted import Cluster, Server, running
+from tests.services.waltz.scripted import Cluster, Connection, Server, running
 
 
 @pytest.fixture
@@ -401,6 +401,31 @@ async def test_a_connection_that_went_silent_is_made_again_while_its_server_live
         cluster.servers[0].mute()
         assert await log.hwm(0) == 1
         assert [record.data for record in cluster.logs[0].records] == [b"before", b"after"]
+
+
+async def test_a_partition_that_opens_for_long_costs_the_others_no_connection(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    take = Connection.take
+
+    def parked(self: Connection, message: Any) -> None:
+        """Let questions for the end of the log wait."""
+        nonlocal asked
+        if isinstance(message, m.HighWaterMarkRequest):
+            asked += 1
+        else:
+            take(self, message)
+
+    async with Waltz(cluster.addresses) as log:
+        assert await log.append(0, b"before") == 0
+        connections = set(cluster.servers[0].connections)
+        monkeypatch.setattr(Connection, "take", parked)
+        asking = asyncio.create_task(log.hwm(0))
+        await eventually(lambda: asked > 1)
+        monkeypatch.undo()
+        assert await asking == 0
+        assert cluster.servers[0].connections == connections
 
 
 async def test_a_silent_feed_finds_the_new_owner(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

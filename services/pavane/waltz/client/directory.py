@@ -221,7 +221,8 @@ class Directory:
         try:
             answer = await link.ask(make(self.reqid(partition, owner.generation), *fields), ANSWER_SECONDS)
         except Unavailable:
-            link.abort("no answer")  # as below: the next try has a new connection
+            # A partition that opens is awaited for longer. Others are served over this link meanwhile, if it lives.
+            await self.check_link(link)
             raise
         if isinstance(answer, m.Reject):
             raise Rejected(answer.code, answer.detail, answer.message)
