@@ -2,7 +2,8 @@
 
 A firewall that is started anew, a NAT that forgets and a proxy whose other side is gone leave connections that stand
 and carry nothing, while new ones work at once. Whoever asked something on one and hears nothing asks the cheapest
-question, ``^``, which every program answers in every state, and dials anew if that is not answered either. The system
+question, ``^``, which every program answers in every state, and dials anew if that is not answered either. What was
+sent is given the time that a slow line takes for it, for dialled anew it would begin from its first byte. The system
 does the same below: what it sends must be acknowledged, and idle connections are probed. No heartbeats of ØMQ: whatever
 is in use has questions and answers anyway, so these cost nothing.
 """
@@ -14,6 +15,7 @@ Key = TypeVar("Key")
 LOOK_S = 0.1  # between two looks at all connections that owe an answer
 SILENT_S = 1.0  # without any message from whoever owes one: dial anew; half of it: ask for a sign of life
 SILENT_MAX_S = 16.0  # it doubles while nothing is heard: who is that slow must get to answer in the end
+SLOW_BYTES_S = 256 << 10  # nobody answers what is not there yet: a line this slow must have taken what was sent before
 
 CONNECT_MS = 2000  # an address without a host, or behind a cut, is tried so long at a time; else it is for minutes
 HANDSHAKE_MS = 10_000  # of ØMQ: thousands may connect at once
@@ -26,6 +28,8 @@ IDLE_ROUTER_PROBE_S = 3
 
 SILENT_LOOKS = round(SILENT_S / LOOK_S)
 SILENT_LOOKS_MAX = round(SILENT_MAX_S / LOOK_S)
+LOOK_BYTES = round(SLOW_BYTES_S * LOOK_S)
+BACKLOG_BYTES_MAX = round(SLOW_BYTES_S * SILENT_MAX_S)  # a connection that is lost is not waited for any longer
 
 
 class Silence(Generic[Key]):
@@ -38,6 +42,8 @@ class Silence(Generic[Key]):
     def __init__(self) -> None:
         self._standing: set[Key] = set()
         self._owing: dict[Key, int] = {}  # looks since the first question after the last message
+        self._backlog: dict[Key, int] = {}  # bytes that may still be on their way
+        self._sent: dict[Key, int] = {}  # bytes since the last message, as far as they count for the backlog
         self._patience: dict[Key, int] = {}  # looks, of those that were given up and not heard since
 
     def __bool__(self) -> bool:
@@ -47,18 +53,25 @@ class Silence(Generic[Key]):
     def connected(self, key: Key, up: bool) -> None:
         """A connection came up or went; only those that stand can be silent."""
         self._owing.pop(key, None)
+        self._backlog.pop(key, None)
+        self._sent.pop(key, None)
         if up:
             self._standing.add(key)
         else:
             self._standing.discard(key)
 
-    def asked(self, key: Key) -> None:
-        """Something was sent."""
+    def asked(self, key: Key, size: int = 0) -> None:
+        """Something was sent, of ``size`` bytes."""
         if key in self._standing:
             self._owing.setdefault(key, 0)
+            sent = self._sent.get(key, 0)
+            more = min(size, BACKLOG_BYTES_MAX - sent)  # not of what is repeated again and again
+            self._sent[key] = sent + more
+            self._backlog[key] = min(self._backlog.get(key, 0) + more, BACKLOG_BYTES_MAX)
 
     def heard(self, key: Key) -> None:
         """Something came."""
+        self._sent.pop(key, None)
         if self._owing.pop(key, None) is not None and self._patience:
             self._patience.pop(key, None)
 
@@ -71,7 +84,10 @@ class Silence(Generic[Key]):
         """Return who must be asked for a sign of life, and whose connections are given up: they stand no more."""
         doubtful: list[Key] = []
         lost: list[Key] = []
+        self._backlog = {key: size - LOOK_BYTES for key, size in self._backlog.items() if size > LOOK_BYTES}
         for key, before in self._owing.items():
+            if key in self._backlog:
+                continue
             looks = self._owing[key] = before + 1
             patience = self._patience.get(key, SILENT_LOOKS)
             if looks == patience // 2:

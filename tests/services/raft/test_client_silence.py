@@ -2,7 +2,8 @@
 
 import pytest
 
-from pavane.raft.silence import SILENT_S
+from pavane.raft.client.calls import UpdateCall
+from pavane.raft.silence import SILENT_MAX_S, SILENT_S
 from tests.services.raft.test_client_procedure import URLS, Network, led_by, update
 
 
@@ -29,6 +30,16 @@ def test_a_connection_that_carries_nothing_is_dialled_anew_and_the_call_goes_the
     network.connection("1", up=True)
     network.run(0.6)
     assert ("1", "=") in network.requests
+
+
+def test_a_large_update_gets_to_the_end_of_a_slow_line() -> None:
+    """Dialled anew it would begin from its first byte, for ever."""
+    network = silent_network(0.075)
+    network.submit(UpdateCall(bytes(12), bytes(4 << 20), 60.0))
+    network.run(SILENT_MAX_S)
+    assert "1" not in [peer for _, peer in network.redialled]
+    network.run(3 * SILENT_S)
+    assert "1" in [peer for _, peer in network.redialled]
 
 
 def test_an_idle_client_has_nothing_to_look_at() -> None:

@@ -1,7 +1,7 @@
 """Who owes an answer, who is asked for a sign of life, and who is given up (docs/specs/raft.md 14.3)."""
 
 from pavane.raft.core.outputs import Channel, Disconnect, PeerChannel
-from pavane.raft.silence import LOOK_S, SILENT_LOOKS, SILENT_LOOKS_MAX, SILENT_S, Silence
+from pavane.raft.silence import LOOK_BYTES, LOOK_S, SILENT_LOOKS, SILENT_LOOKS_MAX, SILENT_MAX_S, SILENT_S, Silence
 from pavane.raft.wire import RequestConfig, RequestConfigReply
 from tests.services.raft.ensemble import Ensemble, url
 
@@ -64,6 +64,23 @@ def test_who_is_slow_is_given_more_time_until_it_is_heard() -> None:
     assert looks_until_given_up(silence) - 1 == SILENT_LOOKS
 
 
+def test_who_is_sent_much_owes_nothing_before_a_slow_line_has_taken_it() -> None:
+    silence = standing()
+    silence.asked("a", 10 * LOOK_BYTES)
+    silence.heard("a")  # what came before it
+    silence.asked("a", 1)
+    assert looks_until_given_up(silence) == 10 + SILENT_LOOKS + 1
+
+    silence = standing()
+    for _ in range(3):
+        silence.asked("a", 1 << 40)
+        assert silence.look() == ([], [])
+    assert looks_until_given_up(silence) <= SILENT_LOOKS_MAX + SILENT_LOOKS + 1
+    silence.connected("a", up=True)
+    silence.asked("a")
+    assert looks_until_given_up(silence) == 2 * SILENT_LOOKS + 1, "a new connection has nothing on its way"
+
+
 def led() -> tuple[Ensemble, str, str]:
     ensemble = Ensemble("ab")
     leader = ensemble.elect()
@@ -88,6 +105,16 @@ def test_a_peer_dials_one_of_ours_anew_by_both_channels() -> None:
         PeerChannel(Channel.SIDE, follower, url(follower)),
         PeerChannel(Channel.RPC, follower, url(follower)),
     ]
+
+
+def test_a_peer_whose_line_is_slow_gets_a_large_entry_to_its_end() -> None:
+    ensemble, leader, follower = led()
+    ensemble.cuts = {(follower, leader)}
+    ensemble.update(leader, 1, b"x" * (1 << 20))
+    ensemble.advance(2 * SILENT_S)
+    assert closed(ensemble, leader) == []
+    ensemble.advance(SILENT_MAX_S)
+    assert PeerChannel(Channel.SIDE, follower, url(follower)) in closed(ensemble, leader)
 
 
 def test_a_process_that_was_stopped_itself_takes_nobody_for_silent() -> None:

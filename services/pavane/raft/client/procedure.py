@@ -538,7 +538,7 @@ class Procedure:
             self._outputs.server_clock_ms = clock_ms
 
     def _tell(self, endpoint: str, frames: tuple[Frame, ...]) -> None:
-        self._silence.asked(endpoint)
+        self._silence.asked(endpoint, sum(map(len, frames)))
         self._outputs.send.append((endpoint, frames))
 
     def _next_poll_id(self) -> bytes:

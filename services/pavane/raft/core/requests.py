@@ -73,7 +73,7 @@ class Requests:
         if len(waiting) > OUTSTANDING_MAX:
             del waiting[next(iter(waiting))]
         self.sockets[key] = to
-        self.silence.asked(key)
+        self.silence.asked(key, sum(map(len, ask.frames)))
         self._node.send(to, (ask.id, *ask.frames), after)
         return ask
 
@@ -82,7 +82,7 @@ class Requests:
         frames = ask.frames if question is None else question.encode(self._node.config.ident)
         key = (ask.to.channel, ask.to.peer)
         self.sockets[key] = ask.to  # it may have been closed meanwhile
-        self.silence.asked(key)
+        self.silence.asked(key, sum(map(len, frames)))
         self._node.send(ask.to, (ask.id, *frames), self._node.term_ticket)
 
     def cancel(self, ask: Ask | None) -> None:
