@@ -14,7 +14,7 @@ Key = TypeVar("Key")
 
 LOOK_S = 0.1  # between two looks at all connections that owe an answer
 SILENT_S = 1.0  # without any message from whoever owes one: dial anew; half of it: ask for a sign of life
-SILENT_MAX_S = 16.0  # it doubles while nothing is heard: who is that slow must get to answer in the end
+SILENT_MAX_S = 16.0  # it doubles with each loss: who is that slow must get to answer in the end
 SLOW_BYTES_S = 256 << 10  # nobody answers what is not there yet: a line this slow must have taken what was sent before
 
 CONNECT_MS = 2000  # an address without a host, or behind a cut, is tried so long at a time; else it is for minutes
@@ -44,7 +44,8 @@ class Silence(Generic[Key]):
         self._owing: dict[Key, int] = {}  # looks since the first question after the last message
         self._backlog: dict[Key, int] = {}  # bytes that may still be on their way
         self._sent: dict[Key, int] = {}  # bytes since the last message, as far as they count for the backlog
-        self._patience: dict[Key, int] = {}  # looks, of those that were given up and not heard since
+        self._patience: dict[Key, int] = {}  # looks, of those that were given up
+        self._trial: dict[Key, int] = {}  # looks for which these keep it, whatever is heard: small answers come soon
 
     def __bool__(self) -> bool:
         """Whether anybody owes an answer: else there is nothing to look at."""
@@ -72,19 +73,21 @@ class Silence(Generic[Key]):
     def heard(self, key: Key) -> None:
         """Something came."""
         self._sent.pop(key, None)
-        if self._owing.pop(key, None) is not None and self._patience:
+        if self._owing.pop(key, None) is not None and self._patience and key not in self._trial:
             self._patience.pop(key, None)
 
     def forget(self, key: Key) -> None:
         """The connection is closed for good."""
         self.connected(key, up=False)
         self._patience.pop(key, None)
+        self._trial.pop(key, None)
 
     def look(self) -> tuple[list[Key], list[Key]]:
         """Return who must be asked for a sign of life, and whose connections are given up: they stand no more."""
         doubtful: list[Key] = []
         lost: list[Key] = []
         self._backlog = {key: size - LOOK_BYTES for key, size in self._backlog.items() if size > LOOK_BYTES}
+        self._trial = {key: left - 1 for key, left in self._trial.items() if left > 1}
         for key, before in self._owing.items():
             if key in self._backlog:
                 continue
@@ -94,7 +97,7 @@ class Silence(Generic[Key]):
                 doubtful.append(key)
             elif looks > patience:
                 lost.append(key)
-                self._patience[key] = min(2 * patience, SILENT_LOOKS_MAX)
+                self._patience[key] = self._trial[key] = min(2 * patience, SILENT_LOOKS_MAX)
         for key in lost:
             self.connected(key, up=False)
         return doubtful, lost

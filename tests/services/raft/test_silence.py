@@ -47,7 +47,7 @@ def test_who_was_asked_nothing_and_who_does_not_stand_owes_nothing() -> None:
     assert not silence
 
 
-def test_who_is_slow_is_given_more_time_until_it_is_heard() -> None:
+def test_who_is_slow_is_given_more_time_until_it_is_heard_for_as_long() -> None:
     silence: Silence[str] = Silence()
     patience = []
     for _ in range(7):
@@ -58,10 +58,25 @@ def test_who_is_slow_is_given_more_time_until_it_is_heard() -> None:
     assert patience[-1] == SILENT_LOOKS_MAX
 
     silence.connected("a", up=True)
-    silence.asked("a")
-    silence.heard("a")
+    for _ in range(SILENT_LOOKS_MAX):
+        silence.asked("a")
+        silence.look()
+        silence.heard("a")
     silence.asked("a")
     assert looks_until_given_up(silence) - 1 == SILENT_LOOKS
+
+
+def test_a_small_answer_does_not_say_that_a_large_one_comes_as_soon() -> None:
+    """Whoever reads an entry of 10 MiB over a slow line hears at once who leads, and the entry behind it late."""
+    silence = standing()
+    patience = []
+    for _ in range(3):
+        silence.asked("a")
+        silence.heard("a")
+        silence.asked("a")
+        patience.append(looks_until_given_up(silence) - 1)
+        silence.connected("a", up=True)
+    assert patience == [SILENT_LOOKS, 2 * SILENT_LOOKS, 4 * SILENT_LOOKS]
 
 
 def test_who_is_sent_much_owes_nothing_before_a_slow_line_has_taken_it() -> None:
