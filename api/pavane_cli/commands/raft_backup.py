@@ -8,8 +8,9 @@ import typer
 
 from pavane.raft.backup import BackupError, back_up
 from pavane.raft.keys import IDENT_KEY, SERVER_SECRET_KEY
-from pavane.raft.offline.moving import restore as restoring
+from pavane.raft.offline.restoring import restore as restoring
 from pavane.raft.server import StoreError
+from pavane.raft.wire.frames import UINT_MAX
 from pavane_cli import output
 from pavane_cli.commands.raft_offline import Folder, Meter, failures, tell
 from pavane_cli.commands.raft_peer import curve_of, members_of
@@ -58,8 +59,35 @@ def restore(
     cluster_id: Annotated[
         str, typer.Option("--cluster-id", help="Id stored in the folder; it then works only for this cluster.")
     ] = "",
+    beyond: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=UINT_MAX,
+            metavar="N",
+            help="Greatest revision seen, if DIR was restored before; the same for all members.",
+        ),
+    ] = 0,
+    unverified: Annotated[
+        bool,
+        typer.Option(
+            "--unverified", help="Take a folder without manifest: a survivor's, or a backup of an older version."
+        ),
+    ] = False,
 ) -> None:
-    """Create the folder of one member of a new cluster from a backup. Use the same backup for each member."""
+    """Create the folder of one member of a new cluster from a backup. Use the same backup for each member.
+
+    Its indices and revisions go on far behind those of the backup, so that none is given out a second time.
+    """
     with failures():
-        moved = restoring(folder, target, peer, members_of("--members", members), cluster_id, Meter("reading"))
+        moved = restoring(
+            folder,
+            target,
+            peer,
+            members_of("--members", members),
+            cluster_id,
+            Meter("reading"),
+            beyond=beyond,
+            unverified=unverified,
+        )
     tell(moved, target)

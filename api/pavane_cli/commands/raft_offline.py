@@ -15,15 +15,17 @@ import typer
 from pavane.raft.config import BROADCAST
 from pavane.raft.machine import UnknownMachine
 from pavane.raft.offline.compacting import compact as compacting
-from pavane.raft.offline.compacting import digest_at
+from pavane.raft.offline.compacting import digest_at, state_digest
 from pavane.raft.offline.js_folder import JsFolder
+from pavane.raft.offline.manifest import PEER as BACKUP_PEER
+from pavane.raft.offline.manifest import Manifest, checked, manifest_of
 from pavane.raft.offline.mend import carry_out
 from pavane.raft.offline.mend import recover as recovering
 from pavane.raft.offline.mend import repair as repairing
 from pavane.raft.offline.moving import Moved
 from pavane.raft.offline.moving import export_js as export_folder
 from pavane.raft.offline.moving import import_js as import_folder
-from pavane.raft.offline.store import StoredLog
+from pavane.raft.offline.store import Progress, StoredLog
 from pavane.raft.offline.writing import mapped
 from pavane.raft.state.commands import RECOVERING_FLOOR
 from pavane.raft.state.configuration import Configuration
@@ -125,12 +127,21 @@ def verify(
 ) -> None:
     """Check checksums, order, terms and configurations of a store; exit code 1 if something is wrong.
 
-    Of a machine with a state the digest is printed; members that hold the same print the same at one index.
+    Of a machine with a state the digest is printed; members that hold the same print the same at one index. A backup
+    is compared with its manifest, too.
     """
+    with failures():
+        # First of all, for a backup is wrong wherever one bit is, even where a peer would start.
+        manifest = None if manifest_of(folder) is None else checked(folder)
     with failures(), StoredLog(folder, Meter("checking")) as stored:
         recovered, identity = stored.recovered, stored.identity
         cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
         output.say(f"store of peer {identity.peer}{cluster}, machine {identity.machine}")
+        if manifest is not None:
+            output.say(
+                f"backup of everything up to entry {manifest.index} of term {manifest.term}, "
+                f"{len(manifest.files)} files as they were written"
+            )
         output.say(f"segments of the log: {stored.segments}, {stored.log_bytes:,} bytes")
         if recovered.snapshot is not None:
             snapshot = recovered.snapshot
@@ -150,16 +161,30 @@ def verify(
         if stored.damage is not None and stored.damage.torn:
             output.say("the last write is incomplete and was never acknowledged; the next start drops it")
         faults = stored.faults()
+        if identity.peer == BACKUP_PEER and manifest is None:
+            checked(folder)
         if faults:
             raise UserError("; ".join(faults))
+        meter = Meter("replaying")
         try:
-            state = digest_at(stored, at, Meter("replaying"))
+            state = (
+                _backed_up(stored, manifest, meter)
+                if manifest is not None and at is None
+                else digest_at(stored, at, meter)
+            )
         except UnknownMachine as error:
             state = None
             output.note(f"note: no digest of the state: {error}")
         if state is not None:
             output.say(f"digest of the state at entry {state[0]}: {state[1].hex()}")
         output.say("good")
+
+
+def _backed_up(stored: StoredLog, manifest: Manifest, progress: Progress) -> tuple[int, bytes] | None:
+    """Return index and digest of the state of a backup, as ``digest_at``; raises ``StoreError`` if it is another."""
+    digest = state_digest(stored, manifest.index, progress)
+    manifest.compare(digest)
+    return (manifest.index, digest) if digest else None
 
 
 def import_js(

@@ -2,7 +2,8 @@
 
 The copy is the data folder of a learner, which follows until it has everything that was committed when it was asked
 for. So every machine, and a leader of either program, is copied alike, and a second copy into the same folder fetches
-only what is new. ``pavane.raft.offline.moving.restore`` makes a new cluster of it.
+only what is new. The manifest is written last, once the copy was read back: a folder without one is no backup.
+``pavane.raft.offline.restoring.restore`` makes a new cluster of it.
 """
 
 import asyncio
@@ -16,10 +17,10 @@ from pavane.raft.config import BROADCAST, Config
 from pavane.raft.curve import CurveServer
 from pavane.raft.errors import Unreachable
 from pavane.raft.machine import Broadcast, StateMachine, UnknownMachine, machine_of
+from pavane.raft.offline.manifest import PEER, seal, unseal
 from pavane.raft.server import RaftServer
 from pavane.wire import Stage
 
-PEER = "pavane-backup"  # the same in every copy, so that a later one goes on with it
 BIND = "tcp://127.0.0.1:0"  # a peer listens; nobody is told where
 STATUS_S = 2.0  # one peer's answer to what machine it serves; an original peer gives none
 LOOK_S = 0.05  # between two looks at how far it is
@@ -49,8 +50,8 @@ async def back_up(
     """Copy the cluster that ``urls`` belong to into ``folder``, or bring the copy that is there up to date.
 
     ``progress`` is told entries. Raises ``RaftError`` when the cluster does not answer, ``Unreachable`` also when
-    nothing new comes for ``SILENCE_S`` (another call goes on there), ``BackupError``, and as ``RaftServer.start`` for a
-    folder that holds something else.
+    nothing new comes for ``SILENCE_S`` (another call goes on there), ``BackupError``, ``StoreError`` for a copy that
+    does not read back, and as ``RaftServer.start`` for a folder that holds something else.
     """
     async with RaftClient(urls, ident, curve=None if curve is None else curve.keys) as client:
         members = (await client.configuration(timeout_s=SILENCE_S)).peers
@@ -63,6 +64,7 @@ async def back_up(
     loop = asyncio.get_running_loop()
     had, heard_s = (0, 0), loop.time()
     try:
+        await asyncio.to_thread(unseal, folder)
         while min((status := server.status()).applied, status.durable) < goal:
             progress(status.applied, goal)
             has = (status.last, status.received)
@@ -73,9 +75,10 @@ async def back_up(
             with suppress(TimeoutError):
                 failure = await asyncio.wait_for(asyncio.shield(server.failure), LOOK_S)
                 raise BackupError(failure.reason)
-        return Backup(status.applied, machine)
     finally:
         await server.stop()
+    manifest = await asyncio.to_thread(seal, folder, status.applied)
+    return Backup(manifest.index, manifest.machine)
 
 
 class _Copied(Broadcast):

@@ -77,8 +77,8 @@ class Compactor(Protocol):
         """Return what stands for ``previous`` and the ``entries`` behind it, as clients shall get it in their place.
 
         ``entries`` are index and data of the STATE entries, in order; ``previous`` is what was returned for all before
-        them, here or at another peer, ``None`` for those from index 1 on. It runs in a thread beside ``apply`` and may
-        take its time. An exception ends the process.
+        them, here or at another peer, ``None`` if there were none or it was empty. It runs in a thread beside ``apply``
+        and may take its time. An exception ends the process.
         """
         ...
 

@@ -65,7 +65,8 @@ class Snapshotter:
         entries = self._entries(freeze.before + 1, freeze.index, loop)
 
         def compacted() -> bytes:
-            previous = b"".join(self._data_of(freeze.before)) if freeze.before else None
+            # That of no bytes stands before the log of a restored cluster, in place of nothing (13.5).
+            previous = b"".join(self._data_of(freeze.before)) or None if freeze.before else None
             try:
                 return compactor.compact(entries, previous)
             except (CorruptEntry, OSError):

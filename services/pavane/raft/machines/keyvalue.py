@@ -17,10 +17,11 @@ from pavane.raft.machines.commands import (
     Txn,
 )
 from pavane.raft.machines.decoding import bad, decode_command, decode_read_ops, items, uint
-from pavane.raft.machines.history import Cursor, Watch
+from pavane.raft.machines.history import Cursor, History, Watch
 from pavane.raft.machines.reads import Reads, holds
 from pavane.raft.machines.snapshot import BadSnapshot, freeze, restore
 from pavane.raft.machines.state import Lease, Result, State
+from pavane.raft.machines.table import Table
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.msgpack import Value
@@ -92,6 +93,25 @@ class KeyValue:
         if state.revision > index:
             raise BadSnapshot(f"the snapshot of index {index} holds revision {state.revision}; take it again")
         self.state = state
+
+    def go_on_behind(self, index: int) -> None:
+        """Begin a new cluster with this state, whose next revision lies behind ``index`` (13.5).
+
+        Versions go up by as much as revisions, so that a comparison with one that the old cluster gave out later fails.
+        Counters of children stay: they are in the names of nodes. Watchers of the old cluster are told COMPACTED.
+        """
+        state = self.state
+        step = index - state.revision
+        state.revision = index
+        state.history = History(floor=index + 1)
+        everything = b"", None
+        state.keys = Table(
+            (key, record._replace(version=record.version + step)) for key, record in state.keys.between(*everything)
+        )
+        state.nodes = Table(
+            (path, node._replace(version=node.version + step, cversion=node.cversion + step))
+            for path, node in state.nodes.between(*everything)
+        )
 
     def digest(self) -> bytes:
         """Return BLAKE2b-256 of the replicated state, equal at all replicas that have applied the same entries."""

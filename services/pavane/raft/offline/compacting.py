@@ -38,7 +38,7 @@ def compact(path: Path, index: int | None = None, data: Frame | None = None, pro
                 f"no snapshot up to {index}: one can be taken up to an entry from {covered + 1} to {recovered.commit}, "
                 "the last one known committed"
             )
-        meta, term = _replay(stored, machine, index, progress)
+        meta, term = replay(stored, machine, index, progress)
     slices: Iterable[Frame] = machine.freeze() if data is None else pieces_of(data)
     with StoreWriter(path, identity) as writer:
         file = writer.storage.snapshots.begin(meta.encode())
@@ -62,14 +62,23 @@ def digest_at(
     index = recovered.commit if index is None else index
     if not covered <= index <= recovered.commit:
         raise StoreError(f"no state at {index}: known are those from {covered}, of the snapshot, to {recovered.commit}")
+    digest = state_digest(stored, index, progress)
+    return (index, digest) if digest else None
+
+
+def state_digest(stored: StoredLog, index: int, progress: Progress = no_progress) -> bytes:
+    """Return the digest of the machine's state at entry ``index``, which is here; nothing for one without state.
+
+    Raises ``UnknownMachine``.
+    """
     machine = machine_of(stored.identity.machine)
     if isinstance(machine, Broadcast):
-        return None
-    _replay(stored, machine, index, progress)
-    return index, machine.digest()
+        return b""
+    replay(stored, machine, index, progress)
+    return machine.digest()
 
 
-def _replay(stored: StoredLog, machine: StateMachine, index: int, progress: Progress) -> tuple[SnapshotMeta, int]:
+def replay(stored: StoredLog, machine: StateMachine, index: int, progress: Progress) -> tuple[SnapshotMeta, int]:
     """Bring a new machine to ``index``; return the meta part of its snapshot there, and the term of the entry."""
     table = DedupTable()
     stated, configuration, bare, covered, term = 0, b"", False, 0, 0

@@ -1,7 +1,4 @@
-"""From one data folder to another while their peers are down: of both programs, and of a new cluster.
-
-docs/specs/raft.md 13.5 and 13.6.
-"""
+"""From one program's data folder to the other's while their peers are down (docs/specs/raft.md 13.6)."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -11,16 +8,9 @@ from pathlib import Path
 from pavane.raft.config import BROADCAST, REQUEST_ID_MARGIN_S, REQUEST_ID_TTL_S
 from pavane.raft.offline.js_folder import STATE, JsFolder, JsState, write_folder
 from pavane.raft.offline.store import Progress, StoredLog, no_progress
-from pavane.raft.offline.writing import (
-    StoreWriter,
-    configuration_entry,
-    new_folder,
-    next_term,
-    pieces_of,
-    snapshot_file,
-)
+from pavane.raft.offline.writing import StoreWriter, new_folder, snapshot_file
 from pavane.raft.state.commands import RECOVERING_FLOOR, Append, HardState, Note
-from pavane.raft.state.configuration import Configuration, Members, fault_in, needs_resolving
+from pavane.raft.state.configuration import Configuration, needs_resolving
 from pavane.raft.state.dedup import DedupTable
 from pavane.raft.storage import Identity, StoreError
 from pavane.raft.storage.js_files import JsSnapshot
@@ -131,36 +121,6 @@ def export_js(source: Path, target: Path, progress: Progress = no_progress) -> M
             snapshot = JsSnapshot(head.index, head.term, data)
         write_folder(unfinished, state, snapshot, checked)
     return Moved(snapshot.index + 1, recovered.last_index, state.term, state.configuration)
-
-
-def restore(
-    source: Path, target: Path, peer: str, members: Members, cluster_id: str = "", progress: Progress = no_progress
-) -> Moved:
-    """Make the folder of ``peer``, one of the ``members`` of a new cluster, out of a copy of another (13.5).
-
-    Each member's folder is made so, from the same copy: they all begin with the same log, which ends with an entry that
-    names them, in a new term. Raises ``StoreError`` for a copy that is damaged and for members that cannot be.
-    """
-    fault = fault_in(members)
-    if fault is not None:
-        raise StoreError(fault)
-    if peer not in dict(members):
-        raise StoreError(f"{peer!r} must be one of the members: {', '.join(name for name, _ in members)}")
-    with StoredLog(source, progress) as stored:
-        recovered, identity = stored.recovered, Identity(peer, stored.identity.machine, cluster_id)
-        if stored.faults():
-            raise StoreError(f"{source}: {'; '.join(stored.faults())}")
-        term = next_term(recovered)
-        covered = recovered.snapshot.index if recovered.snapshot is not None else 0
-        with new_folder(target) as unfinished, StoreWriter(unfinished, identity) as writer:
-            if recovered.snapshot is not None:
-                writer.install(covered, recovered.snapshot.term, pieces_of(stored.snapshot_file()))
-            for first, batch in batches(counted(stored, progress, covered + 1)):
-                writer.execute([Append(0, first, batch)])
-            last = recovered.last_index + 1
-            entry = configuration_entry(term, members)
-            writer.execute([Append(0, last, (entry,)), HardState(0, term, "")])
-    return Moved(covered + 1, last, term, Configuration(members))
 
 
 def _meta(folder: JsFolder, machine: str, now_s: int) -> SnapshotMeta:

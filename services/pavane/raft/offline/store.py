@@ -16,7 +16,7 @@ from pavane.raft.storage.recovery import Replay
 from pavane.raft.storage.snapshots import BAD_SUFFIX, SnapshotFiles
 from pavane.raft.storage.store import LOG_FOLDER, SNAPSHOT_FOLDER, take_lock
 from pavane.raft.wire.snapshot import SNAPSHOT_NAME
-from pavane.wal import DiskFolder, Folder, Log, Record, Scanned, SyncedFile, examine
+from pavane.wal import DiskFolder, Folder, ForeignLog, Log, Record, Scanned, SyncedFile, examine
 from pavane.wal.record import check_seed, first_sequence_of
 from pavane.wal.scan import SET_ASIDE, file_size
 from pavane.wire import RemoteProtocolError
@@ -58,8 +58,12 @@ class StoredLog:
         self._lock = take_lock(folder)
         try:
             self._read(folder, progress)
-        except BaseException:
+        except BaseException as error:
             self._lock.release()
+            if isinstance(error, ForeignLog):
+                raise StoreError(
+                    f"{path}: {error}; {IDENTITY_NAME} is damaged or of another store: put it and log of one together"
+                ) from error
             raise
 
     @staticmethod
@@ -96,6 +100,13 @@ class StoredLog:
             except RemoteProtocolError as error:
                 raise StoreError(f"entry {index} is to state a configuration and does not") from error
         return None
+
+    def term_at(self, index: int) -> int:
+        """Return the term of an entry that is here, or the last that the snapshot covers."""
+        snapshot = self.recovered.snapshot
+        if snapshot is not None and snapshot.index == index:
+            return snapshot.term
+        return max((run for run in self.recovered.term_runs if run[0] <= index), default=(0, 0))[1]
 
     def snapshot_file(self) -> memoryview:
         """Return the bytes of the newest snapshot's file, mapped; nothing if there is no snapshot."""

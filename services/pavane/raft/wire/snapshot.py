@@ -131,6 +131,7 @@ class SnapshotMeta:
 
 
 _GROUP = struct.Struct("<II")
+_ID = struct.Struct("<8sQ")
 ID_BYTES = 16  # of one id in a group: its last 8 bytes and the index
 
 
@@ -163,6 +164,14 @@ def decode_groups(ids: Frame) -> list[tuple[int, memoryview]]:
         groups.append((second, view[offset : offset + count * ID_BYTES]))
         offset += count * ID_BYTES
     return groups
+
+
+def later_groups(ids: Frame, by: int) -> bytes:
+    """Return checked groups with every index later by so much."""
+    return b"".join(
+        encode_group(second, b"".join(_ID.pack(key, index + by) for key, index in _ID.iter_unpack(group)))
+        for second, group in decode_groups(ids)
+    )
 
 
 def decode_digests(digests: Frame, first: int, count: int) -> Sequence[int]:
