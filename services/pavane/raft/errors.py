@@ -175,3 +175,16 @@ class Compacted(RaftError):
     def __init__(self, first: int) -> None:
         super().__init__(f"older entries were compacted; read from index {first} on, behind the snapshot")
         self.first = first
+
+
+class WentBack(Compacted):
+    """A watcher has seen revision ``seen``, and the cluster is at ``revision``: it goes on from older data."""
+
+    def __init__(self, seen: int, revision: int) -> None:
+        super().__init__(revision + 1)
+        self.args = (
+            f"revision {seen} was seen and the cluster is at {revision}: it goes on from an older copy of its data; "
+            "forget what you know and read again",
+        )
+        self.seen = seen
+        self.revision = revision

@@ -493,6 +493,18 @@ def test_progress_is_told_to_who_wants_it_while_nothing_happens(cluster: Cluster
     assert len(cluster.watched()) == told
 
 
+def test_who_has_seen_more_than_a_peer_has_is_told_how_far_it_is(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    revision = cluster.do(Put(b"k", b""))
+    cluster.watch(leader, Watch(Scope.KEYS, b"k", b"", revision + 3, progress=True))
+    cluster.advance(1.1)
+    assert {told for _, told, _ in cluster.watched()} == {revision}
+    for number in range(1, 4):
+        assert cluster.do(Put(b"k", b"%d" % number)) == revision + number
+    cluster.advance(0.1)
+    assert [(told, keys) for _, told, keys in cluster.watched() if keys] == [(revision + 3, [b"k"])]
+
+
 def test_who_asks_for_what_is_compacted_is_told_where_history_begins(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """A cluster made of a backup goes on where the old one cannot have been (docs/specs/raft.md 13.5)."""
 
-from collections.abc import AsyncIterator, Iterable
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 
 from pavane.raft.backup import back_up
 from pavane.raft.client import RaftClient, Reset, prefix_range
-from pavane.raft.errors import Code, Refused
+from pavane.raft.client.forward import forward_only
+from pavane.raft.client.key_calls import Changes, Outcome
+from pavane.raft.errors import Code, Refused, Unreachable, WentBack
 from pavane.raft.machines.commands import Compare, Put, Relation, Target
 from pavane.raft.offline.compacting import compact, state_digest
 from pavane.raft.offline.restoring import RESTORE_STEP, restore
@@ -206,6 +209,70 @@ async def test_a_backup_is_restored_twice_without_giving_out_an_index_twice(
     first = await (await clusters.new()).kv.put(b"key", b"first")
     second = await (await clusters.new(beyond=first)).kv.put(b"key", b"second")
     assert second > first + RESTORE_STEP
+
+
+async def test_a_watcher_is_told_that_a_copied_folder_took_the_place_of_the_data_that_it_saw(
+    tmp_path: Path, stack: AsyncExitStack
+) -> None:
+    members = new_members(1)
+    [server], client = await start(stack, tmp_path / "data", members, "KeyValue")
+    await client.kv.put(b"key", b"copied")
+    await server.stop()
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    [server], _ = await start(stack, tmp_path / "data", members, "KeyValue")
+    seen = 0
+    for _ in range(5):
+        seen = await client.kv.put(b"key", b"lost")
+    async with (
+        aclosing(client.kv.watch(b"key", from_=seen)) as changes,
+        aclosing(client.kv.watch(b"key", from_=seen + 1)) as waiting,
+    ):
+        assert (await anext(changes)).revision == seen
+        await server.stop()
+        await start(stack, tmp_path / "copy", members, "KeyValue")
+        for watch in (changes, waiting):
+            reset = await anext(watch)
+            assert isinstance(reset, Reset)
+            assert reset.revision < seen
+            assert [item.value for item in reset.items] == [b"copied"]
+        written = await client.kv.put(b"key", b"new")
+        for watch in (changes, waiting):
+            change = await anext(watch)
+            assert written == change.revision <= seen
+
+
+async def test_a_watcher_of_a_node_is_told_too(tmp_path: Path, stack: AsyncExitStack) -> None:
+    _, client = await start(stack, tmp_path, new_members(1), "Tree")
+    created = (await client.kv.put(b"key", b"")) + 1
+    await client.tree.create(b"/node")
+    async with aclosing(client.tree.watch(b"/node", from_=created + 100)) as changes:
+        reset = await anext(changes)
+        assert isinstance(reset, Reset)
+        assert reset.revision < created + 99
+
+
+@pytest.mark.parametrize(("newest", "expected"), [(9, [9, 10]), (8, None), (None, [9, 10])])
+async def test_a_peer_that_lags_is_waited_for(newest: int | None, expected: list[int] | None) -> None:
+    """What it tells is no sign of an older time as long as the leader has what was seen."""
+    asked = 0
+
+    async def changes() -> AsyncGenerator[Changes, None]:
+        for revision in (7, 8, 9, 10):
+            yield Changes(revision)
+
+    async def read() -> Outcome:
+        nonlocal asked
+        asked += 1
+        if newest is None:
+            raise Unreachable(["tcp://127.0.0.1:9"], 1.0)
+        return Outcome(newest, [])
+
+    if expected is None:
+        with pytest.raises(WentBack, match="revision 9 was seen and the cluster is at 8"):
+            [change async for change in forward_only(changes(), 10, read)]
+        return
+    assert [change.revision async for change in forward_only(changes(), 10, read)] == expected
+    assert asked == 2
 
 
 def test_indices_end_somewhere(tmp_path: Path) -> None:

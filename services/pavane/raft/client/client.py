@@ -32,6 +32,7 @@ from pavane.raft.client.calls import (
 )
 from pavane.raft.client.causes import Causes
 from pavane.raft.client.connections import Connections
+from pavane.raft.client.forward import forward_only
 from pavane.raft.client.inflight import InflightLimit
 from pavane.raft.client.key_calls import Changes, CommandCall, KeepAliveCall, Outcome, ReadCall, WatchCall
 from pavane.raft.client.keys import Keys
@@ -592,4 +593,6 @@ class _KeySession:
         return await self._client._run(KeepAliveCall(self._client._call_id(), [lease], timeout_s))
 
     def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:
-        return self._client._batches(WatchCall(self._client._call_id(), watch, READ_TIMEOUT_S))
+        client = self._client
+        batches = client._batches(WatchCall(client._call_id(), watch, READ_TIMEOUT_S))
+        return forward_only(batches, watch.first, lambda: client._run(ReadCall(client._call_id(), (), READ_TIMEOUT_S)))

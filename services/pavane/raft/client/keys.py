@@ -66,7 +66,10 @@ class TxnResult:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A watcher was away for so long that changes are forgotten: forget what you know and go on from this state."""
+    """A watcher was away for so long that changes are forgotten, or the cluster was restored.
+
+    Forget what you know and go on from this state.
+    """
 
     revision: int
     items: tuple[Item, ...]
@@ -92,7 +95,7 @@ class Session(Protocol):
         ...
 
     def changes(self, watch: Watch) -> AsyncGenerator[Changes, None]:
-        """Yield what happens; raises ``Compacted`` if it begins too far back."""
+        """Yield what happens; raises ``Compacted`` if it begins too far back, ``WentBack`` beyond the end."""
         ...
 
 
@@ -188,7 +191,8 @@ class Keys:
         """Yield every change of a range from revision ``from_`` on (0: from now on), once and in order, for ever.
 
         Leave it by ``aclose`` (``contextlib.aclosing``). It goes on over changes of leader; ``Reset`` comes where
-        changes were forgotten before they could be read.
+        changes were forgotten before they could be read, and where the cluster goes on from an older copy of its data,
+        as long as it has not reached the revision that was seen last.
         """
         while True:
             try:

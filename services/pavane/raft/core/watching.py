@@ -198,7 +198,10 @@ class Watching:
             return
         elif stream.cursor.progress and stream.silent and len(stream.unacknowledged) < WINDOW_MESSAGES:
             reached = stream.cursor.next - 1
-            self._send(stream, Code.OK, max(reached, self._seen) if stream.reads == _Reads.WAITING else reached, ())
+            if stream.reads == _Reads.WAITING:
+                reached = max(reached, self._seen)
+            # Who has seen more than this peer has is told so: it lags, or goes on from an older copy of its data.
+            self._send(stream, Code.OK, min(reached, node.applied), ())
         else:
             stream.silent = True
 
