@@ -178,12 +178,12 @@ class Compacted(RaftError):
 
 
 class WentBack(Compacted):
-    """A watcher has seen revision ``seen``, and the cluster is at ``revision``: it goes on from older data."""
+    """A watcher or subscriber has seen entry ``seen``, the cluster is at ``revision``: it goes on from older data."""
 
     def __init__(self, seen: int, revision: int) -> None:
         super().__init__(revision + 1)
         self.args = (
-            f"revision {seen} was seen and the cluster is at {revision}: it goes on from an older copy of its data; "
+            f"entry {seen} was seen and the cluster is at {revision}: it goes on from an older copy of its data; "
             "forget what you know and read again",
         )
         self.seen = seen

@@ -116,6 +116,7 @@ async def test_the_members_begin_with_the_same_state(tmp_path: Path, stack: Asyn
     for peer, _ in members:
         moved = restore(tmp_path / "copy", tmp_path / peer, peer, members)
         assert (moved.first, moved.last) == (last + RESTORE_STEP + 1,) * 2
+        assert moved.term > RESTORE_STEP
         with StoredLog(tmp_path / peer) as stored:
             assert stored.faults() == []
             digests.add(state_digest(stored, moved.last))
@@ -268,7 +269,7 @@ async def test_a_peer_that_lags_is_waited_for(newest: int | None, expected: list
         return Outcome(newest, [])
 
     if expected is None:
-        with pytest.raises(WentBack, match="revision 9 was seen and the cluster is at 8"):
+        with pytest.raises(WentBack, match="entry 9 was seen and the cluster is at 8"):
             [change async for change in forward_only(changes(), 10, read)]
         return
     assert [change.revision async for change in forward_only(changes(), 10, read)] == expected

@@ -1,18 +1,21 @@
 """Subscribers: every entry once and in order, whatever happens to leaders (docs/specs/raft.md 11.3)."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from pavane.raft.backup import back_up
 from pavane.raft.client import Entry, Fresh, RaftClient, Snapshot
-from pavane.raft.client.subscription import EntryTracker
+from pavane.raft.client.subscription import EntryTracker, Item
 from pavane.raft.config import Config
 from pavane.raft.core import snapshots
-from pavane.raft.errors import Unsupported
+from pavane.raft.errors import Unsupported, WentBack
 from pavane.raft.machine import Broadcast
+from pavane.raft.offline.restoring import restore
 from pavane.raft.server import RaftServer
 from pavane.raft.wire import EntryType, StateBroadcast, encode_entry
 from tests.services.raft.peers import free_urls
@@ -166,6 +169,64 @@ async def test_a_snapshot_comes_in_place_of_entries_that_are_gone(
                 assert await anext(items) == Fresh(last)
     finally:
         await server.stop()
+
+
+@asynccontextmanager
+async def publishing(folder: Path, url: str, publish: str) -> AsyncIterator[RaftServer]:
+    config = Config(id="1", ident=IDENT, url=url, peers=(("1", url),), broadcast_url=publish, broadcast_heartbeat=50)
+    server = RaftServer(config, data=folder, bind=url, publish=publish)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def test_a_subscriber_is_told_that_a_copied_folder_took_the_place_of_what_it_read(tmp_path: Path) -> None:
+    url, publish = free_urls(2)
+    async with RaftClient([url], IDENT) as client:
+        async with publishing(tmp_path / "data", url, publish):
+            await client.update(b"copied")
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        async with aclosing(client.subscribe()) as items:
+            async with publishing(tmp_path / "data", url, publish):
+                for _ in range(5):
+                    last = await client.update(b"lost")
+                while await anext(items) != Fresh(last):
+                    pass
+            async with publishing(tmp_path / "copy", url, publish):
+                with pytest.raises(WentBack, match=f"entry {last} was seen"):
+                    [item async for item in items]
+
+
+async def test_a_subscriber_goes_on_in_a_restored_cluster(tmp_path: Path) -> None:
+    url, publish = free_urls(2)
+    members = (("1", url),)
+    async with RaftClient([url], IDENT) as client:
+        async with publishing(tmp_path / "data", url, publish):
+            await client.update(b"copied")
+            await back_up(tmp_path / "copy", [url], IDENT)
+        async with aclosing(client.subscribe()) as items:
+            for _ in range(4):  # each in a later term, so that the new cluster does not get there by itself
+                async with publishing(tmp_path / "data", url, publish):
+                    last = await client.update(b"lost")
+                    while await anext(items) != Fresh(last):
+                        pass
+            restore(tmp_path / "copy", tmp_path / "new", "1", members)
+            async with publishing(tmp_path / "new", url, publish):
+                new = await client.update(b"new")
+                found = [item async for item in until(items, new) if not isinstance(item, Fresh)]
+    assert isinstance(found[0], Snapshot)
+    assert found[0].data == b""
+    data = [bytes(item.data) for item in found[1:] if isinstance(item, Entry) and item.type == EntryType.STATE]
+    assert data == [b"copied", b"new"]
+
+
+async def until(items: AsyncIterator[Item], last: int) -> AsyncIterator[Item]:
+    async for item in items:
+        yield item
+        if isinstance(item, Entry) and item.index == last:
+            return
 
 
 async def test_peers_that_publish_nothing_say_so(tmp_path: Path) -> None:

@@ -259,7 +259,8 @@ class RaftClient:
 
         Across failovers no entry is missed or repeated. Where the log no longer goes back so far a ``Snapshot`` comes
         first, which stands for all entries up to its index. Leave it by ``aclose`` (``contextlib.aclosing``). Raises
-        ``Unsupported`` if the peers publish nothing (``--pub``), ``Refused`` for a snapshot of more than 1 GiB, and
+        ``Unsupported`` if the peers publish nothing (``--pub``), ``Refused`` for a snapshot of more than 1 GiB,
+        ``WentBack`` if the cluster lacks what was read, for it goes on from an older copy of its data, and
         ``Unreachable`` if there is no leader for READ_TIMEOUT_S; go on behind the last index then.
         """
         return follow(self, after, self._ident, self._curve, self._config.subscribe_silence_ms / 1000)

@@ -11,7 +11,7 @@ import zmq
 from pavane.raft.client.calls import Entry
 from pavane.raft.client.snapshot_call import Snapshot
 from pavane.raft.curve import CurveKeys
-from pavane.raft.errors import Compacted, Unsupported
+from pavane.raft.errors import Compacted, Unsupported, WentBack
 from pavane.raft.wire import Drop, StateBroadcast, decode_broadcast
 from pavane.raft.wire.frames import FRAME_BYTES
 
@@ -35,8 +35,8 @@ class Source(Protocol):
         """Return where the leader publishes."""
         ...
 
-    def entries(self, after: int) -> AsyncGenerator[Entry, None]:
-        """Yield what the log holds behind ``after``; raises ``Compacted`` if it begins later."""
+    def entries(self, after: int, count: int | None = None) -> AsyncGenerator[Entry, None]:
+        """Yield what the log holds behind ``after``, up to ``count``; raises ``Compacted`` if it begins later."""
         ...
 
     async def snapshot(self) -> Snapshot | None:
@@ -65,6 +65,10 @@ class EntryTracker:
         if found:
             self.last = found[-1].index
         return found
+
+    def outdated(self, message: StateBroadcast) -> bool:
+        """Whether who sent ``message`` has less than what was read."""
+        return message.applied_index < self.last
 
     @property
     def behind(self) -> bool:
@@ -118,14 +122,17 @@ async def follow(
 ) -> AsyncGenerator[Item, None]:
     """Yield every entry behind ``after``, in order, for ever; ``Fresh`` each time that the reader has caught up.
 
-    A ``Snapshot`` comes in place of entries that are gone. Raises ``Unsupported`` if the leader publishes nothing, and
-    what ``entries`` and ``snapshot`` raise.
+    A ``Snapshot`` comes in place of entries that are gone. Raises ``Unsupported`` if the leader publishes nothing,
+    ``WentBack`` if the cluster lacks what was read, and what ``entries`` and ``snapshot`` raise.
     """
     follower = EntryTracker(after)
     while True:
         async with _feed(source, ident, curve) as feed:
             fresh = False
             while (message := await feed.next(silence_s)) is not None:
+                if follower.outdated(message):
+                    await _check_seen(source, follower.last, message.applied_index)
+                    break  # it leads no longer, or not yet: ask who does
                 for entry in follower.take(message):
                     yield entry
                 if follower.behind:
@@ -137,6 +144,17 @@ async def follow(
                 elif not fresh:
                     fresh = True
                     yield Fresh(follower.last)
+
+
+async def _check_seen(source: Source, last: int, applied: int) -> None:
+    """Raise ``WentBack`` unless the log has, or had, entry ``last``: a reading of it begins with a barrier (10.5)."""
+    try:
+        async with aclosing(source.entries(last - 1, 1)) as entries:
+            async for _ in entries:
+                return
+    except Compacted:
+        return
+    raise WentBack(last, applied)
 
 
 async def _read(source: Source, after: int) -> AsyncGenerator[Entry | Snapshot, None]:

@@ -18,7 +18,7 @@ from pavane.raft.wire.frames import UINT_MAX
 from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta, later_groups
 
 RESTORE_STEP = 1 << 40
-"""Indices that a restored cluster leaves out behind the last one of the copy: what the old cluster gave out since.
+"""Indices, and terms, that a restored cluster leaves out behind those of the copy: what the old one gave out since.
 
 It had 100 000 entries a second for 127 days to give out more. 8191 restores one after the other end at ``UINT_MAX``.
 """
@@ -38,9 +38,9 @@ def restore(
     """Make the folder of ``peer``, one of the ``members`` of a new cluster, out of a copy of another (13.5).
 
     Each member's folder is made so, from the same copy: they all begin with the same state, ``RESTORE_STEP`` behind the
-    last entry of the copy and behind ``beyond``, and an entry that names them, in a new term. ``unverified`` takes a
-    copy without manifest as it is, every entry of it. Raises ``StoreError`` for a copy that is damaged, incomplete or
-    empty and for members that cannot be, ``UnknownMachine`` and ``OSError``.
+    last entry of the copy and behind ``beyond``, and an entry that names them, in a term as far on. ``unverified``
+    takes a copy without manifest as it is, every entry of it. Raises ``StoreError`` for a copy that is damaged,
+    incomplete or empty and for members that cannot be, ``UnknownMachine`` and ``OSError``.
     """
     fault = fault_in(members)
     if fault is not None:
@@ -55,9 +55,9 @@ def restore(
         if index == 0:
             raise StoreError(f"{source} holds no entry and no snapshot: there is nothing to restore")
         start = max(index, beyond) + RESTORE_STEP
-        if start >= UINT_MAX:
+        term = next_term(stored.recovered) + RESTORE_STEP
+        if max(start, term) >= UINT_MAX:
             raise StoreError(f"no indices are left behind {start - RESTORE_STEP}: the greatest possible is {UINT_MAX}")
-        term = next_term(stored.recovered)
         machine = machine_of(stored.identity.machine)
         identity = Identity(peer, machine.name, cluster_id)
         with new_folder(target) as unfinished, StoreWriter(unfinished, identity) as writer:
