@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
 
 import httpx2
 
+from pavane.runtime.asking import ask
 from pavane.wire import Stage
 from pavane_cli.commands.resources import changes, is_current
 from pavane_cli.live import LiveView
@@ -103,11 +103,11 @@ class Progress:
         if address is None:
             return
         try:
-            report: dict[str, Any] = (
-                await http.get(f"http://{address}:{OPS_PORT}/stage", timeout=STAGE_TIMEOUT_S)
-            ).json()
-        except (httpx2.HTTPError, ValueError):
+            url = f"http://{address}:{OPS_PORT}/stage"
+            report = (await ask(http, "GET", url, within_s=STAGE_TIMEOUT_S)).document()
+            stage, more = str(report["stage"]), f"log {report['progress']} of {report['target']}"
+        except (httpx2.HTTPError, ValueError, KeyError):
             return
-        if self._stages.get(name) != report["stage"]:
-            self._stages[name] = report["stage"]
-            self._line(name, report["stage"], f"log {report['progress']} of {report['target']}")
+        if self._stages.get(name) != stage:
+            self._stages[name] = stage
+            self._line(name, stage, more)

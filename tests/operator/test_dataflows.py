@@ -13,6 +13,8 @@ from pavane_operator.crds.dataflow import DataflowStatus
 from pavane_operator.kinds.dataflow.handing import MANAGER, handing, missing, status
 from pavane_operator.kinds.dataflow.keeping import COMPUTE_CLUSTERS, DATAFLOWS, Dataflows
 from pavane_operator.kube import KubeClient, Target
+from pavane_operator.kube.resources import PODS, Resource
+from pavane_operator.plan.model import GENERATION_LABEL
 from pavane_operator.runtime.cache import Cache
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -109,6 +111,31 @@ async def kube(tmp_path: Path) -> AsyncIterator[KubeClient]:
         await KubeClient.connect(Target(local.kubeconfig)) as client,
     ):
         yield client
+
+
+async def test_a_pod_that_says_what_no_view_says_keeps_nobody_elses_dataflows_from_being_looked_after(
+    kube: KubeClient,
+) -> None:
+    """The first of two ComputeClusters has such a pod; without a bound the operator's task ended, and with it all."""
+    address = {"metadata": {"labels": {GENERATION_LABEL: ""}}, "status": {"podIP": "127.64.0.9"}}
+    strange = httpx2.MockTransport(lambda _: httpx2.Response(200, json={"views": [{"upper": []}]}))
+    async with httpx2.AsyncClient(transport=strange) as http:
+
+        def members(_: str, __: str, name: str) -> list[tuple[Resource, dict[str, Any]]]:
+            return [(PODS, address)] if name == "first" else []
+
+        dataflows = Dataflows(kube, http, members, lambda: NOW)
+        spec = {"waltzClusterRef": {"name": "ledger"}, "partitions": {"ticks": 2, "views": 3}}
+        for name in ("first", "second"):
+            body = {"metadata": {"name": name}, "spec": spec}
+            await kube.apply(COMPUTE_CLUSTERS, body, "default", manager="user")
+            made = dataflow(f"of-{name}", script(name))
+            made["spec"]["computeClusterRef"]["name"] = name
+            await kube.create(DATAFLOWS, made, "default")
+        await dataflows.look()
+        held = (await kube.get(DATAFLOWS, "of-second", "default"))["status"]["conditions"]
+        assert [each["reason"] for each in held if each["type"] == "Ready"] == ["Accepted"]
+        assert "status" not in await kube.get(DATAFLOWS, "of-first", "default")
 
 
 async def test_a_server_gets_the_scripts_and_a_deleted_dataflow_takes_its_own_along(kube: KubeClient) -> None:

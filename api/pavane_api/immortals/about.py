@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 from pydantic import ValidationError
 
+from pavane.runtime.asking import ask
 from pavane_api.control import Control
 from pavane_api.immortals.schemas import CoordinatorInfo, ImmortalApplication, ImmortalInfo, PeerInfo
 from pavane_api.kinds import COORDINATORS
@@ -33,8 +34,8 @@ async def info(control: Control, namespace: str, name: str) -> ImmortalInfo:
 async def _application(http: httpx2.AsyncClient, namespace: str, name: str) -> ImmortalApplication | None:
     try:
         host = await address_of(namespace, name)
-        answer = await http.get(f"http://{host}:{HTTP.number}/", timeout=ASK_S)
-        return ImmortalApplication.model_validate(answer.json()) if answer.is_success else None
+        answer = await ask(http, "GET", f"http://{host}:{HTTP.number}/", within_s=ASK_S)
+        return ImmortalApplication.model_validate(answer.document())
     except (socket.gaierror, httpx2.HTTPError, ValidationError, ValueError):
         return None
 

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from pavane.runtime.asking import Answer, AnswerRefused, ask
 from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane_api.control import Control
 from pavane_api.kinds import COORDINATORS
@@ -59,11 +60,14 @@ async def _ask(control: Control, namespace: str, name: str, verb: str, path: str
     while (left := end - loop.time()) > 0:
         try:
             host = await address_of(namespace, name)
-            limit = httpx2.Timeout(left, connect=CONNECT_S)
-            answer = await control.pods.request(verb, f"http://{host}:{HTTP.number}{path}", timeout=limit, **request)
-            if answer.status_code != Unavailable.status:
+            url = f"http://{host}:{HTTP.number}{path}"
+            answer = await ask(control.pods, verb, url, within_s=left, connect_s=CONNECT_S, **request)
+            if answer.status != Unavailable.status:
                 return _result(answer)
-            why = str(answer.json().get("detail", ""))
+            told = answer.json()
+            why = str(told.get("detail", "")) if isinstance(told, dict) else "the application said nothing of why"
+        except AnswerRefused as error:  # the next one would be no other
+            raise _strange(error) from error
         except (socket.gaierror, httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             if not known:  # asked only now: a call that is answered costs the API server nothing
                 await control.kube.get(COORDINATORS, name, namespace)
@@ -79,14 +83,16 @@ async def _ask(control: Control, namespace: str, name: str, verb: str, path: str
     raise Unavailable(text, headers={"Retry-After": "1"})
 
 
-def _result(answer: httpx2.Response) -> Any:
+def _result(answer: Answer) -> Any:
     try:
         content = answer.json()
-        if answer.is_success:
+        if answer.good:
             return content["result"]
         detail = f"{content['error']}: {content['detail']}"
     except (ValueError, KeyError, TypeError) as error:
-        raise Unavailable(
-            f"The application's answer on port {HTTP.number} is none of an immortal: {error!r}"
-        ) from error
-    raise PROBLEMS.get(answer.status_code, Unavailable)(detail)
+        raise _strange(error) from error
+    raise PROBLEMS.get(answer.status, Unavailable)(detail)
+
+
+def _strange(error: Exception) -> Unavailable:
+    return Unavailable(f"The application's answer on port {HTTP.number} is none that is passed on: {error!r}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx2
 
+from pavane.runtime import asking
 from pavane.runtime.names import bracketed
 from pavane.runtime.ops import OPS_PORT
 from pavane.wire import Stage
@@ -17,6 +18,8 @@ from pavane_operator.plan.model import GENERATION_LABEL, parse_number
 
 ASK_S = 1.0
 """A pod that needs longer is shown as one that does not answer."""
+ANSWER_BYTES_MAX = 256 * 1024
+"""Of one pod: the longest document names 1,024 peers of a coordinator. ASKED_MAX of them are in memory at once."""
 ASKED_MAX = 64
 """Pods that are asked for their stage, first by generation and name; a page with more lanes tells nobody more."""
 LOOK_S = 0.25
@@ -110,11 +113,10 @@ async def ask(http: httpx2.AsyncClient, body: kube.Object, path: str) -> Mapping
     if not host or generation_of(body) is None:
         return None
     try:
-        answer = await http.get(f"http://{bracketed(host)}:{OPS_PORT}{path}", timeout=ASK_S)
-        told = answer.json()
+        url = f"http://{bracketed(host)}:{OPS_PORT}{path}"
+        return (await asking.ask(http, "GET", url, within_s=ASK_S, bytes_max=ANSWER_BYTES_MAX)).document()
     except (httpx2.HTTPError, ValueError):
         return None
-    return told if answer.is_success and isinstance(told, dict) else None
 
 
 def _pod(body: kube.Object, told: Mapping[str, Any] | None) -> Pod:

@@ -17,6 +17,7 @@ from pavane.dataflow.querying import Query, QueryError, QueryTooLarge, QueryTooS
 from pavane.dataflow.rows import plain, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.views import POLL_S, ViewReader
+from pavane.runtime.asking import ask
 from pavane.runtime.ops import OPS_PORT
 from pavane_api.control import Control
 from pavane_api.kinds import COMPUTE_CLUSTERS
@@ -261,8 +262,7 @@ async def _of_pod(control: Control, namespace: str, name: str) -> dict[str, Any]
     try:
         async with asyncio.timeout(POD_S):
             address = await address_of(namespace, name)
-            answer = await control.pods.get(f"http://{address}:{OPS_PORT}/views")
-        said: dict[str, Any] = answer.raise_for_status().json()
+            answer = await ask(control.pods, "GET", f"http://{address}:{OPS_PORT}/views", within_s=POD_S)
+        return answer.document()
     except (OSError, httpx2.HTTPError, ValueError):
         return None
-    return said

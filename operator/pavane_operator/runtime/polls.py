@@ -12,6 +12,7 @@ import httpx2
 import structlog
 
 from pavane.parts.backoff import backoff_s
+from pavane.runtime.asking import ask
 from pavane.wire.stages import Stage
 from pavane_operator.plan.model import PodBlocker, StageView
 from pavane_operator.runtime.streams import socket_address
@@ -24,6 +25,8 @@ RETRY_MIN_S = 0.2
 RETRY_MAX_S = 5.0
 """Between two looks at a pod that does not answer yet: it is starting, and somebody waits for it."""
 POLL_TIMEOUT_S = 2.0
+STAGE_BYTES_MAX = 64 * 1024
+"""Of `/stage`: a stage, four numbers and a few sentences on what it waits for; it stays in memory."""
 
 _STAGES = {stage.title: stage for stage in Stage}
 
@@ -120,8 +123,8 @@ class StagePolls:
     async def _fetch(self, target: PollTarget) -> StageView | None:
         url = f"http://{socket_address(target.address, OPS_PORT)}/stage"
         try:
-            answer = await self._http.get(url, timeout=POLL_TIMEOUT_S)
-            return stage_view(answer.json()) if answer.status_code == httpx2.codes.OK else None
+            answer = await ask(self._http, "GET", url, within_s=POLL_TIMEOUT_S, bytes_max=STAGE_BYTES_MAX)
+            return stage_view(answer.document())
         except (httpx2.HTTPError, ValueError) as error:
             log.debug("pod does not report its stage", address=target.address, error=str(error))
         except Exception:

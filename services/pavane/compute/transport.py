@@ -19,6 +19,8 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # Nobody of ours packs messages, and what a packed one becomes is known only after it is there: those are refused.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
 )
 SERVER_CONNECTIONS_MAX = 64  # those that drive a pod are few; without a limit strangers take all its descriptors
 HANDSHAKE_MS = 5000

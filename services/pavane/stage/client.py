@@ -51,6 +51,9 @@ from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
 
 CALL_SECONDS_MAX = 10.0  # of dialling and of one command (docs/specs/operator.md 3)
+ANSWER_BYTES_MAX = 1 << 20  # of a report; an operator keeps streams to many pods, of people who do not know each other
+_RECEIVE = "grpc.max_receive_message_length"
+OPTIONS = (*(each for each in CLIENT_OPTIONS if each[0] != _RECEIVE), (_RECEIVE, ANSWER_BYTES_MAX))
 
 _tracer = get_tracer(__name__)
 
@@ -269,6 +272,6 @@ class StageStream:
 
 def _channel(address: str, credentials: StageCredentials | None) -> grpc.aio.Channel:
     if credentials is None:
-        return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
-    options = (*CLIENT_OPTIONS, *credentials.channel_options())
+        return grpc.aio.insecure_channel(address, options=OPTIONS)
+    options = (*OPTIONS, *credentials.channel_options())
     return grpc.aio.secure_channel(address, credentials.channel_credentials(), options=options)

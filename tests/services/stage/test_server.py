@@ -32,7 +32,7 @@ from pavane.compute.wire import (
     encode_command,
 )
 from pavane.stage import server as server_module
-from pavane.stage.client import StageStream
+from pavane.stage.client import ANSWER_BYTES_MAX, StageStream
 from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
@@ -410,13 +410,24 @@ async def test_a_taken_port_is_an_error(pod: Pod) -> None:
         await second.start()
 
 
-async def test_a_broken_answer_closes_the_stream() -> None:
+@pytest.mark.parametrize(
+    ("message", "packing", "code"),
+    [
+        (b"\xff\xff", grpc.Compression.NoCompression, "INVALID_ARGUMENT"),
+        (bytes(ANSWER_BYTES_MAX + 1), grpc.Compression.NoCompression, "RESOURCE_EXHAUSTED"),
+        (bytes(ANSWER_BYTES_MAX), grpc.Compression.Gzip, "INTERNAL"),
+    ],
+    ids=["broken", "too large", "packed"],
+)
+async def test_an_answer_that_is_refused_closes_the_stream(
+    message: bytes, packing: grpc.Compression, code: str
+) -> None:
     async def answer(_: Any, context: Any) -> None:
         await context.read()
-        await context.write(b"\xff\xff")
+        await context.write(message)
         await context.read()
 
-    server = grpc.aio.server()
+    server = grpc.aio.server(compression=packing)
     handler: Any = grpc.stream_stream_rpc_method_handler(answer)
     service, method = CALL.strip("/").split("/")
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
@@ -424,8 +435,20 @@ async def test_a_broken_answer_closes_the_stream() -> None:
     await server.start()
     with pytest.raises(StageStreamError) as broken:
         await StageStream(f"{HOST}:{port}", epoch=Epoch(1, 1), kind="raft", generation=1).open()
-    assert broken.value.code == "INVALID_ARGUMENT"
+    assert broken.value.code == code
     await server.stop(0)
+
+
+async def test_a_packed_message_ends_its_stream_and_nothing_else(pod: Pod) -> None:
+    options = (("grpc.enable_http_proxy", 0),)
+    packing = grpc.Compression.Gzip
+    async with grpc.aio.insecure_channel(pod.address, options=options, compression=packing) as channel:
+        call: Any = channel.stream_stream(CALL)()
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await call.write(bytes(MESSAGE_BYTES_MAX))
+        assert (await end_of(call))[0] == "UNIMPLEMENTED"
+    async with pod.stream() as stream:
+        assert (await stream.lead_up()).stage is Stage.READ_ONLY
 
 
 async def test_a_stream_that_was_not_opened_says_so(pod: Pod) -> None:

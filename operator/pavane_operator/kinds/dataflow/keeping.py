@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import structlog
 
+from pavane.runtime.asking import ask
 from pavane.runtime.names import bracketed
 from pavane.runtime.ops import OPS_PORT
 from pavane_operator.crds.computecluster import DEFINITION as COMPUTE
@@ -89,6 +90,8 @@ class Dataflows:
                 await self._serve(clusters.get(key), of[key], *key)
             except KubeError as error:
                 log.warning("Dataflows of a ComputeCluster wait", namespace=key[0], name=key[1], error=str(error))
+            except Exception:  # such as a pod that says what no view says: the others are looked after
+                log.exception("Dataflows of a ComputeCluster cannot be looked after", namespace=key[0], name=key[1])
 
     async def _listed(self, resource: Resource) -> list[Object]:
         pages = [await self._kube.list_all(resource, namespace) for namespace in self._namespaces or (None,)]
@@ -133,9 +136,10 @@ class Dataflows:
             labels, address = body["metadata"].get("labels") or {}, (body.get("status") or {}).get("podIP")
             if resource == PODS and address and labels.get(GENERATION_LABEL) == active:
                 try:
-                    answer = await self._http.get(f"http://{bracketed(address)}:{OPS_PORT}/views", timeout=POD_S)
-                    said: dict[str, Any] = answer.raise_for_status().json()
+                    answer = await ask(
+                        self._http, "GET", f"http://{bracketed(address)}:{OPS_PORT}/views", within_s=POD_S
+                    )
+                    return answer.document()
                 except (httpx2.HTTPError, ValueError):
                     continue
-                return said
         return None

@@ -8,11 +8,14 @@ from typing import Any
 
 import httpx2
 
+from pavane.runtime import asking
 from pavane.runtime.names import bracketed
 from pavane.swim.wire.values import NodeStage, State
 from pavane_operator.objects.names import OPS_PORT
 
 PATH = "/members"
+ANSWER_BYTES_MAX = 4 << 20
+"""Some 30,000 members; one answer at a time is there as objects, which take 25 times as much at worst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +62,16 @@ def table_of(document: object) -> Table:
         by_id = {one.id: one for one in entries}
         dead = tuple(_entry(one) for one in document.get("dead_members", ()))
         return Table(int(document["id"]), document["digest"], int(document["dead"]), key_ids, by_id, dead)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"{PATH} lacks {error}") from error
 
 
 async def ask(http: httpx2.AsyncClient, host: str, timeout_s: float) -> Table | None:
     """Ask the pod at an address; None when it does not answer in time, or has no member yet."""
     try:
-        answer = await http.get(f"http://{bracketed(host)}:{OPS_PORT}{PATH}", timeout=timeout_s)
-        return table_of(answer.json()) if answer.status_code == httpx2.codes.OK else None
+        url = f"http://{bracketed(host)}:{OPS_PORT}{PATH}"
+        answer = await asking.ask(http, "GET", url, within_s=timeout_s, bytes_max=ANSWER_BYTES_MAX)
+        return table_of(answer.document())
     except (httpx2.HTTPError, ValueError):
         return None
 

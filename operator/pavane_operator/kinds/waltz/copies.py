@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import httpx2
 
+from pavane.runtime import asking
 from pavane.runtime.names import bracketed
 from pavane_operator.objects.names import OPS_PORT
 from pavane_operator.plan.model import Pod
@@ -32,8 +33,8 @@ async def faults_of(http: httpx2.AsyncClient, pods: Iterable[Pod]) -> dict[str, 
 
     async def ask(pod: Pod) -> dict[int, str]:
         try:
-            answer = await http.get(f"http://{bracketed(pod.address or '')}:{OPS_PORT}{PATH}", timeout=ASK_TIMEOUT_S)
-            return faults_in(answer.json()) if answer.status_code == httpx2.codes.OK else {}
+            url = f"http://{bracketed(pod.address or '')}:{OPS_PORT}{PATH}"
+            return faults_in((await asking.ask(http, "GET", url, within_s=ASK_TIMEOUT_S)).document())
         except (httpx2.HTTPError, ValueError):
             return {}
 
