@@ -12,6 +12,7 @@ from starlette.routing import Route
 from pavane.runtime.http import HttpServer, listen
 from pavane.runtime.metrics import Metric, render
 from pavane.runtime.process import Process
+from pavane.runtime.visitors import OwnVisitors
 
 OPS_PORT = 7071
 LOOP_TICK_SECONDS = 0.5
@@ -86,7 +87,8 @@ class OpsServer:
             Route("/metrics", self._answer_metrics),
             *(_document_route(path, document) for path, document in self._documents.items()),
         ]
-        self._server = HttpServer(Starlette(routes=routes), lifespan="off", connections_max=CONNECTIONS_MAX)
+        app = OwnVisitors(Starlette(routes=routes))
+        self._server = HttpServer(app, lifespan="off", connections_max=CONNECTIONS_MAX)
         self._serving = process.spawn(self._server.serve(sockets=[listener]), name="ops port")
         process.spawn(self._watch.run(), name="event loop watch")
 

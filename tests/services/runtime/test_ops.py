@@ -57,6 +57,15 @@ async def test_probes_say_what_is_wrong() -> None:
         assert (answer.status_code, answer.text) == (503, "the volume is not writable\n")
 
 
+async def test_a_page_of_a_stranger_reads_nothing() -> None:
+    async with serving(Program(), stage=lambda: {"stage": "ReadWrite"}) as client:
+        for path in ("/stage", "/metrics", "/livez"):
+            assert (await client.get(path, headers={"Host": "evil.example"})).status_code == 421
+            assert (await client.get(path, headers={"Origin": "http://evil.example"})).status_code == 403
+            for host in (f"{HOST}:7071", "localhost:7071", "q-0.q.default.svc:7071"):
+                assert (await client.get(path, headers={"Host": host})).status_code == 200
+
+
 async def test_any_number_of_idle_strangers_leaves_a_probe_its_answer() -> None:
     async with serving(Program()) as client, contextlib.AsyncExitStack() as stack:
         for _ in range(2 * ops.CONNECTIONS_MAX):

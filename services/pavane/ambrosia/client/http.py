@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError, NotPrimary, RemoteError
 from pavane.runtime.http import HttpServer, listen
+from pavane.runtime.visitors import OwnVisitors, is_json
 from pavane.telemetry import TRACEPARENT, remote_parent
 
 BODY_BYTES_MAX = 1 << 20  # arguments come from people and programs, bulk data does not
@@ -51,6 +52,8 @@ def application(handle: Any) -> Starlette:
         method = known.by_name.get(request.path_params["method"])
         if method is None:
             return _refused(404, "UnknownMethod", f"{handle.name} has the methods {', '.join(sorted(known.by_name))}")
+        if not is_json(request.headers):
+            return _refused(415, "NotJson", "arguments are JSON: send the header Content-Type: application/json")
         key = request.headers.get("idempotency-key", "")
         if len(key) > KEY_BYTES_MAX:
             return _refused(400, "BadKey", f"Idempotency-Key has more than KEY_BYTES_MAX ({KEY_BYTES_MAX}) bytes")
@@ -132,7 +135,7 @@ async def served(handle: Any, address: str) -> AsyncIterator[tuple[str, int]]:
         listener = listen(host.strip("[]") or "127.0.0.1", int(port))
     except (OSError, OverflowError, ValueError) as error:
         raise ImmortalError(f"cannot listen at {address} for calls over HTTP: {error}") from error
-    server = HttpServer(application(handle), timeout_graceful_shutdown=5, lifespan="off")
+    server = HttpServer(OwnVisitors(application(handle)), timeout_graceful_shutdown=5, lifespan="off")
     task = asyncio.create_task(server.serve(sockets=[listener]))
     bound = listener.getsockname()
     try:
