@@ -6,14 +6,17 @@ import datetime
 import errno
 import ipaddress
 import os
+import shutil
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pavane_local.kubelet import logs, volumes
-from pavane_local.kubelet.addresses import AddressBlock, AddressesExhausted
+from pavane_local.kubelet import addresses, logs, volumes
+from pavane_local.kubelet.addresses import AddressBlock, AddressesExhausted, AddressesTaken
 from pavane_local.kubelet.kubelet import hosts_text
 from pavane_local.kubelet.logs import LogOptions, RunLog
 from pavane_local.kubelet.pod import KubeletSettings
@@ -21,26 +24,105 @@ from pavane_local.kubelet.spawn import CannotStart, expand
 from tests.services.disks import no_file_beyond
 
 
-def test_two_clusters_never_share_a_block_and_a_former_block_is_taken_again(tmp_path: Path) -> None:
-    with (
-        contextlib.closing(AddressBlock.claim(tmp_path)) as first,
-        contextlib.closing(AddressBlock.claim(tmp_path)) as second,
-    ):
-        assert not first.network.overlaps(second.network)
-        former = str(second.network[7])
-        second.close()
-        with contextlib.closing(AddressBlock.claim(tmp_path / "other", former)) as again:
-            assert again.network == second.network
-        with contextlib.closing(AddressBlock.claim(tmp_path, str(first.network[7]))) as other:
-            assert not other.network.overlaps(first.network)
+@pytest.fixture
+def folder_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Folders of clusters; the cache of this user is the test's own, and so are the addresses."""
+    monkeypatch.setattr(addresses, "RANGE", ipaddress.IPv4Network("127.192.0.0/10"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(addresses, "PATIENCE_SECONDS", 0.1)
+
+    def folder_of(name: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    return folder_of
 
 
-def test_clusters_of_different_folders_begin_at_different_blocks() -> None:
-    networks = set()
-    for name in ("a", "b", "c", "d"):
-        with contextlib.closing(AddressBlock.claim(Path(name))) as block:
-            networks.add(block.network)
-    assert len(networks) > 1
+def block_of(folder: Path, former: str | None = None) -> ipaddress.IPv4Network:
+    """The block of a cluster that starts and ends."""
+    with contextlib.closing(AddressBlock.claim(folder, former)) as block:
+        return block.network
+
+
+Folders = Callable[[str], Path]
+
+
+def test_a_block_belongs_to_a_folder_for_good(folder_of: Folders) -> None:
+    """A cluster that stands still leaves its addresses to nobody: clients that know them would meet a stranger."""
+    own = block_of(folder_of("a"))
+    assert block_of(folder_of("b"), str(own[7])) != own, "also who had it once gets another one"
+    assert block_of(folder_of("a"), "127.64.0.1") == own
+    with contextlib.closing(AddressBlock.claim(folder_of("c"), str(own[7]))) as other:
+        assert not other.network.overlaps(own)
+
+
+def test_a_block_that_somebody_else_has_is_an_error_and_never_another_one(folder_of: Folders) -> None:
+    own = block_of(folder_of("a"))
+    with socket.socket() as stranger:
+        stranger.bind((str(own[0]), addresses.CLAIM_PORT))
+        stranger.listen(1)
+        with pytest.raises(AddressesTaken, match=rf"{own}, are taken by another program: .* remove .*a/addresses"):
+            AddressBlock.claim(folder_of("a"))
+    assert block_of(folder_of("a")) == own
+
+
+def test_a_claim_of_a_process_that_just_ends_is_waited_for(folder_of: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = block_of(folder_of("a"))
+    killed = socket.socket()
+    killed.bind((str(own[0]), addresses.CLAIM_PORT))
+    killed.listen(1)
+    monkeypatch.setattr(addresses, "PATIENCE_SECONDS", 60)
+    monkeypatch.setattr(time, "sleep", lambda _: killed.close())
+    assert block_of(folder_of("a")) == own
+
+
+def test_a_copy_of_a_folder_has_no_right_to_its_addresses_and_a_folder_that_moved_keeps_them(
+    folder_of: Folders,
+) -> None:
+    own = block_of(folder_of("a"))
+    shutil.copytree(folder_of("a"), folder_of("a").with_name("copy"))
+    with pytest.raises(AddressesTaken, match=r"taken by the local cluster of .*/a: "):
+        AddressBlock.claim(folder_of("copy"))
+    (folder_of("copy") / "addresses").unlink()
+    assert block_of(folder_of("copy")) != own
+    folder_of("a").rename(folder_of("a").with_name("moved"))
+    assert block_of(folder_of("moved")) == own
+
+
+def test_a_block_of_a_folder_that_is_gone_is_free_and_a_lost_cache_costs_nobody_his_own(
+    folder_of: Folders, tmp_path: Path
+) -> None:
+    own, kept = block_of(folder_of("a")), block_of(folder_of("kept"))
+    shutil.rmtree(folder_of("a"))
+    assert block_of(folder_of("b"), str(own[7])) == own
+    for lost in ("", "[1]", '{"a'):
+        (tmp_path / "cache/pavane/addresses.json").write_text(lost)
+        assert block_of(folder_of("kept")) == kept
+        assert block_of(folder_of(f"new{len(lost)}"), str(kept[7])) != kept
+
+
+def test_when_all_blocks_belong_to_folders_the_one_that_was_started_longest_ago_loses_its_own(
+    folder_of: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "RANGE", ipaddress.IPv4Network("127.128.0.0/18"))
+    blocks = {name: block_of(folder_of(name)) for name in "abcd"}
+    assert len(set(blocks.values())) == 4
+    block_of(folder_of("a"))
+    assert block_of(folder_of("e")) == blocks["b"]
+    with pytest.raises(AddressesTaken, match=r"taken by the local cluster of .*/e: "):
+        AddressBlock.claim(folder_of("b"))
+    with contextlib.ExitStack() as running:
+        for name in "acde":
+            running.enter_context(contextlib.closing(AddressBlock.claim(folder_of(name))))
+        with pytest.raises(AddressesExhausted, match="stop a local cluster"):
+            AddressBlock.claim(folder_of("f"))
+
+
+def test_without_a_cache_the_folder_alone_remembers(folder_of: Folders, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    own = block_of(folder_of("a"))
+    assert block_of(folder_of("a"), "127.64.0.1") == own
 
 
 def test_the_address_that_was_unused_for_longest_is_taken() -> None:
