@@ -15,8 +15,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from pavane.parts.documents import DEPTH_MAX, TooDeep
 from pavane.runtime import asking
-from pavane.runtime.asking import DEPTH_MAX, AnswerRefused, ask
+from pavane.runtime.asking import AnswerRefused, ask
 from pavane_api.immortals import service as immortals
 from pavane_api.pods import service as pods
 from pavane_api.problems import Unavailable
@@ -113,7 +114,7 @@ async def test_an_answer_beyond_its_bounds_is_refused(body: Body) -> None:
     async with pod(body) as port, pods_http() as http:
         tracemalloc.start()
         try:
-            with pytest.raises((httpx2.ReadTimeout, AnswerRefused)):
+            with pytest.raises((httpx2.ReadTimeout, AnswerRefused, TooDeep)):
                 (await ask(http, "GET", f"http://{HOST}:{port}/", within_s=0.5)).json()
             assert tracemalloc.get_traced_memory()[1] < 16 * MIB
         finally:

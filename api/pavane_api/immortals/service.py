@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from pavane.parts.documents import TooDeep
 from pavane.runtime.asking import Answer, AnswerRefused, ask
 from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane_api.control import Control
@@ -66,7 +67,7 @@ async def _ask(control: Control, namespace: str, name: str, verb: str, path: str
                 return _result(answer)
             told = answer.json()
             why = str(told.get("detail", "")) if isinstance(told, dict) else "the application said nothing of why"
-        except AnswerRefused as error:  # the next one would be no other
+        except (AnswerRefused, TooDeep) as error:  # the next one would be no other
             raise _strange(error) from error
         except (socket.gaierror, httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             if not known:  # asked only now: a call that is answered costs the API server nothing

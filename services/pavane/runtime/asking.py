@@ -1,17 +1,17 @@
 """Questions over HTTP to somebody who may answer anything: bytes, time and depth of an answer are bounded."""
 
 import asyncio
-import json
 from typing import Any
 
 import httpx2
 
+from pavane.parts import documents
+
 ANSWER_BYTES_MAX = 1 << 20  # parsed it takes some 25 times as much in the worst case; no document of ours comes near
-DEPTH_MAX = 64  # levels of JSON: whoever shows or passes on what was told may recurse
 
 
 class AnswerRefused(ValueError):
-    """An answer that is larger, deeper or packed otherwise than what was asked for; the text says which."""
+    """An answer that is larger, or packed otherwise, than what was asked for; the text says which."""
 
 
 class Answer:
@@ -27,18 +27,8 @@ class Answer:
         return httpx2.codes.is_success(self.status)
 
     def json(self) -> Any:
-        """Return the content as JSON. Raises ``ValueError``, and ``AnswerRefused`` beyond DEPTH_MAX."""
-        try:
-            document = json.loads(self._content)
-        except RecursionError:
-            raise AnswerRefused(f"JSON of more than DEPTH_MAX ({DEPTH_MAX}) levels") from None
-        level, depth = _inside([document]), 0
-        while level:
-            depth += 1
-            if depth > DEPTH_MAX:
-                raise AnswerRefused(f"JSON of more than DEPTH_MAX ({DEPTH_MAX}) levels")
-            level = [each for one in level for each in _inside(one)]
-        return document
+        """Return the content as JSON. Raises ``ValueError``, and ``TooDeep`` beyond DEPTH_MAX."""
+        return documents.parse(self._content)
 
     def document(self) -> dict[str, Any]:
         """Return the JSON object of a good answer. Raises ``ValueError`` for any other one."""
@@ -83,9 +73,3 @@ async def ask(
             return Answer(answer.status_code, bytes(content))
     except TimeoutError as error:
         raise httpx2.ReadTimeout(f"no whole answer within {within_s:g} s") from error
-
-
-def _inside(one: object) -> list[Any]:
-    """Return the arrays and objects directly inside of one."""
-    inside = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
-    return [each for each in inside if isinstance(each, (dict, list))]

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pavane.parts import documents
 from pavane.swim.core.outputs import Event, Happened, Member
 from pavane.swim.errors import SwimError
 from pavane.swim.member import SwimMember
@@ -138,7 +139,7 @@ class ControlServer:
 
     async def _lines(self, line: bytes) -> AsyncGenerator[Json, None]:
         try:
-            request = json.loads(line)
+            request = documents.parse(line)
             what = request.get("do")
             if what == "watch":
                 async with contextlib.aclosing(self._watch()) as events:

@@ -19,6 +19,7 @@ from pavane.ambrosia.client.engine import Engine
 from pavane.ambrosia.client.errors import DeterminismError, FlowMismatch, StateInFlow
 from pavane.ambrosia.client.flows import remote
 from pavane.ambrosia.client.values import pack
+from pavane.parts import documents
 from tests.services.ambrosia.accounts import Account, Audit
 from tests.services.ambrosia.desk import Desk, Place
 
@@ -486,6 +487,11 @@ def test_a_new_trailing_parameter_has_its_default_and_wrong_arguments_are_answer
     data = Wider.deposit.signature.pack((1,), {})
     assert Wider.deposit.signature.unpack(data) == [1, "none"]
     assert Wider.deposit.signature.unpack(b'{"amount": 2}') == [2, "none"]
+    for levels in (100_000, documents.DEPTH_MAX + 1):  # logged, so its application meets it again in each life
+        place.engine.request("deep", "", Wider.deposit, b'{"amount":' * levels + b"1" + b"}" * levels)
+        place.turn()
+        desk.settle()
+        assert failure(place, "deep").type == "TooDeep"
     place.engine.request("t", "", Wider.deposit, b"\xff" + pack(["five"]))
     place.turn()
     desk.settle()

@@ -55,6 +55,14 @@ async def test_what_a_strangers_page_can_send_calls_nothing(
     assert await balance(http) == 0
 
 
+async def test_arguments_that_are_too_deep_for_anybody_are_refused_in_words(http: httpx2.AsyncClient) -> None:
+    deep = b"[" * 5_000 + b"]" * 5_000
+    answer = await http.post("/call/deposit", content=deep, headers=JSON)
+    assert (answer.status_code, answer.json()["error"]) == (400, "BadArguments")
+    answer = await http.get("/query/total", params={"since": deep.decode()})
+    assert (answer.status_code, answer.json()["error"]) == (400, "BadArguments")
+
+
 async def test_a_name_of_a_stranger_reads_nothing(http: httpx2.AsyncClient) -> None:
     for path in ("/", "/query/total"):
         answer = await http.get(path, headers={"Host": "evil.example"})

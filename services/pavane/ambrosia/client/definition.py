@@ -13,6 +13,7 @@ import xxhash
 
 from pavane.ambrosia.client.errors import DefinitionError
 from pavane.ambrosia.client.values import MARKER, Codec, pack, unpack
+from pavane.parts import documents
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,9 +70,8 @@ class Signature:
         if not data:
             plain: Any = ()
         elif data[:1] == b"{":
-            import json  # noqa: PLC0415 - only a peer with another binding sends JSON
-
-            plain = json.loads(data)
+            # Deeper JSON would end the application whenever it gets to this message, so for ever.
+            plain = documents.parse(data)
         else:
             plain = unpack(memoryview(data)[1:])
         return self.check(plain)

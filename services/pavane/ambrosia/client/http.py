@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError, NotPrimary, RemoteError
+from pavane.parts import documents
 from pavane.runtime.http import HttpServer, listen
 from pavane.runtime.visitors import OwnVisitors, is_json
 from pavane.telemetry import TRACEPARENT, remote_parent
@@ -41,7 +41,7 @@ async def _body(request: Request) -> Any:
         data += chunk
         if len(data) > BODY_BYTES_MAX:
             raise ValueError(f"more than BODY_BYTES_MAX ({BODY_BYTES_MAX}) bytes")
-    return json.loads(data) if data else []
+    return documents.parse(data) if data else []
 
 
 def application(handle: Any) -> Starlette:
@@ -122,7 +122,9 @@ def _route(verb: str, path: str, endpoint: Callable[[Request], Awaitable[Respons
 
 def _plain(text: str) -> Any:
     try:
-        return json.loads(text)
+        return documents.parse(text)
+    except documents.TooDeep:
+        raise
     except ValueError:
         return text
 
