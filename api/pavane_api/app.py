@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.routing import BaseRoute
 
 from pavane.parts.rates import Bucket
@@ -18,6 +18,7 @@ from pavane_api.bodies import BodyLimit
 from pavane_api.control import Control
 from pavane_api.idempotency import Idempotency
 from pavane_api.overview.endpoints import router as overview
+from pavane_api.parameters import only_known, only_known_of_caller
 from pavane_api.pods import endpoints as pods
 from pavane_api.raft_clients import RaftClients
 from pavane_api.resources import endpoints as resources
@@ -50,7 +51,7 @@ def _is_untraced(scope: MutableMapping[str, Any]) -> bool:
 @functools.cache
 def _v1() -> tuple[BaseRoute, ...]:
     """The routes below /api/v1; they take a second to build, so all applications of a process share them."""
-    v1 = APIRouter(prefix="/api/v1")
+    v1 = APIRouter(prefix="/api/v1", dependencies=[Depends(only_known_of_caller)])
     for kind in all_kinds():
         v1.include_router(resources.router_of(kind))
         if isinstance(kind, Definition):
@@ -126,6 +127,6 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
     answers.install(app)
     pages.install(app)
     app.router.routes.extend(_v1())
-    app.include_router(receiver)
+    app.include_router(receiver, dependencies=[Depends(only_known)])
     dashboard.install(app)
     return app
