@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
 from typing import Self
+from weakref import WeakSet
 
 from pavane.application.finding import CannotConnect, Connection, find
 from pavane.raft.client import Changes, RaftClient, Reset, guard, prefix_range
@@ -119,7 +120,7 @@ class Cluster:
     def __init__(self, client: RaftClient) -> None:
         self.client = client
         """The whole client: transactions, leases, the tree, the log."""
-        self._watches: set[Watch] = set()
+        self._watches: WeakSet[Watch] = WeakSet()  # who leaves one by `break` has closed it
 
     async def __aenter__(self) -> Self:
         return self
@@ -231,9 +232,9 @@ class Counter:
 
 
 class Watch:
-    """An asynchronous iterator of changes; it ends with its cluster, or by ``aclose``."""
+    """An asynchronous iterator of changes; it ends with its cluster, by ``aclose``, or when nothing refers to it."""
 
-    def __init__(self, changes: AsyncGenerator[Changes | Reset, None], registry: "set[Watch]") -> None:
+    def __init__(self, changes: AsyncGenerator[Changes | Reset, None], registry: "WeakSet[Watch]") -> None:
         self._changes = changes
         self._registry = registry
         self._waiting: list[WatchEvent] = []

@@ -230,9 +230,9 @@ class RaftClient:
     async def entries(self, after: int = 0, count: int | None = None) -> AsyncGenerator[Entry, None]:
         """Yield the entries behind index ``after``, ``count`` of them or all that are applied when the leader is asked.
 
-        Leave the iterator by ``aclose`` (``contextlib.aclosing``) if you break off. Raises ``Compacted`` if the log no
-        longer reaches back so far (then ``snapshot`` stands for what is gone), ``Unreachable`` after READ_TIMEOUT_S
-        without a message.
+        It ends by ``aclose``, or when nothing refers to it any more, as after ``break`` out of a loop over it. Raises
+        ``Compacted`` if the log no longer reaches back so far (then ``snapshot`` stands for what is gone),
+        ``Unreachable`` after READ_TIMEOUT_S without a message.
         """
         if after < 0 or (count is not None and count < 0):
             raise ValueError("after and count cannot be negative")
@@ -258,9 +258,9 @@ class RaftClient:
         """Yield the entries behind index ``after``, for ever, as they are applied; ``Fresh`` whenever all have come.
 
         Across failovers no entry is missed or repeated. Where the log no longer goes back so far a ``Snapshot`` comes
-        first, which stands for all entries up to its index. Leave it by ``aclose`` (``contextlib.aclosing``). Raises
-        ``Unsupported`` if the peers publish nothing (``--pub``), ``Refused`` for a snapshot of more than 1 GiB,
-        ``WentBack`` if the cluster lacks what was read, for it goes on from an older copy of its data, and
+        first, which stands for all entries up to its index. It is left as ``entries``. Raises ``Unsupported`` if the
+        peers publish nothing (``--pub``), ``Refused`` for a snapshot of more than 1 GiB, ``WentBack`` if the cluster
+        lacks what was read, for it goes on from an older copy of its data, and
         ``Unreachable`` if there is no leader for READ_TIMEOUT_S; go on behind the last index then.
         """
         return follow(self, after, self._ident, self._curve, self._config.subscribe_silence_ms / 1000)

@@ -190,9 +190,10 @@ class Keys:
     async def watch(self, start: bytes, end: bytes = b"", *, from_: int = 0) -> AsyncGenerator[Changes | Reset, None]:
         """Yield every change of a range from revision ``from_`` on (0: from now on), once and in order, for ever.
 
-        Leave it by ``aclose`` (``contextlib.aclosing``). It goes on over changes of leader; ``Reset`` comes where
-        changes were forgotten before they could be read, and where the cluster goes on from an older copy of its data,
-        as long as it has not reached the revision that was seen last.
+        It goes on over changes of leader; ``Reset`` comes where changes were forgotten before they could be read, and
+        where the cluster goes on from an older copy of its data, as long as it has not reached the revision that was
+        seen last. It ends by ``aclose``, or when nothing refers to it any more, as after ``break`` out of a loop over
+        it.
         """
         while True:
             try:
