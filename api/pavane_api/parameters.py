@@ -11,6 +11,8 @@ from pavane_api.problems import FieldProblem, Invalid
 FREE = frozenset({"query_immortal"})
 """Operations whose parameters are the caller's own: the arguments of an immortal's query."""
 
+PARAMETERS_TOLD_MAX = 20  # a URL has room for thousands, and each costs a search
+
 
 async def only_known(request: Request) -> None:
     """Raise ``Invalid`` for parameters that the operation does not take; a dependency of every router."""
@@ -18,12 +20,11 @@ async def only_known(request: Request) -> None:
     if not request.query_params or not isinstance(route, APIRoute) or route.operation_id in FREE:
         return
     known = sorted(_taken(route.dependant))
-    errors = [
-        FieldProblem(pointer=f"query.{name}", detail=_said(name, known))
-        for name in dict.fromkeys(request.query_params)
-        if name not in known
-    ]
-    if errors:
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        errors = [
+            FieldProblem(pointer=f"query.{name}", detail=_said(name, known)) for name in unknown[:PARAMETERS_TOLD_MAX]
+        ]
         raise Invalid(" ".join(error.detail for error in errors), errors=errors)
 
 

@@ -14,9 +14,11 @@ from pydantic import ValidationError
 from pavane.pods.waltz_settings import SERVER_PORT, STORAGE_PORT
 from pavane.runtime.ops import OPS_PORT
 from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.target import unknown_kind
 from pavane_local.kubelet.addresses import CLAIM_PORT
 from pavane_operator.crds import raftcluster, swimgroup, waltzcluster
 from pavane_operator.crds.definitions import API_VERSION, GROUP, all_kinds, spec_model
+from pavane_operator.crds.fields import said_of_unknown
 from pavane_operator.kinds.raft.names import PUBLISH_PORT, RAFT_PORT
 from pavane_operator.kinds.swim.names import SWIM_PORT
 from pavane_operator.objects.names import STAGE_PORT
@@ -38,6 +40,7 @@ PLATFORM_PORTS: Mapping[int, str] = {
 PROBE_ADDRESS = "127.63.255.254"  # of this machine, and of no pod: only who listens on all addresses is met there
 DISK_FREE_BYTES_MIN = 128 * 1024 * 1024  # a cluster writes 10 MiB in its first minute; members refuse writes before 0
 LISTENING = "0A"
+UNKNOWN = "extra_forbidden"  # what pydantic calls a field that the model does not have
 NAME_PATTERN = "[a-z]([-a-z0-9]*[a-z0-9])?"  # of resources, as the rule of their definitions
 PORTS_OF_KINDS = {
     raftcluster.DEFINITION.name: (RAFT_PORT, PUBLISH_PORT),
@@ -78,7 +81,7 @@ def check_document(document: Mapping[str, Any]) -> None:
     kind = known.get(str(name))
     if kind is None:
         if version.partition("/")[0] == GROUP:
-            raise UserError(f"unknown kind {name} in {version}; known: {', '.join(known)}", ExitCode.USAGE)
+            raise UserError(unknown_kind(str(name)), ExitCode.USAGE)
         return
     if not re.fullmatch(NAME_PATTERN, _name(document)):
         raise UserError(
@@ -91,8 +94,13 @@ def check_document(document: Mapping[str, Any]) -> None:
     try:
         spec_model(kind.name).model_validate(document.get("spec") or {})
     except ValidationError as error:
-        lines = [f"spec.{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        lines = [_refused(kind.name, each["loc"], each["type"], each["msg"]) for each in error.errors()]
         raise UserError(f"{name} {_name(document)}: " + "\n  ".join(lines), ExitCode.USAGE) from error
+
+
+def _refused(kind: str, place: tuple[int | str, ...], error: str, message: str) -> str:
+    path = "spec" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
+    return f"{path}: {said_of_unknown(kind, path) if error == UNKNOWN else message}"
 
 
 def _name(document: Mapping[str, Any]) -> str:

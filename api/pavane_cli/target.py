@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import yaml
 
+from pavane.parts.spelling import nearest
 from pavane.runtime import local, locks
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.kinds import NAMES, PODLESS
@@ -127,12 +128,24 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(work)
 
 
+def nearest_kind(kind: str) -> str | None:
+    """Return the name of a kind that ``kind`` probably stands for."""
+    return nearest(kind, (called for names in NAMES for called in names))
+
+
+def unknown_kind(kind: str) -> str:
+    """Return what to say of a kind that is not ours."""
+    near = nearest_kind(kind)
+    meant = f"did you mean {near}? " if near else ""
+    return f"unknown kind {kind}; {meant}Kinds: {', '.join(f'{short} ({long})' for short, long, _ in NAMES)}"
+
+
 def parse_reference(text: str, name: str | None = None) -> tuple[kube.Resource, str | None]:
     """Return resource type and name of ``KIND/NAME`` or ``KIND`` and ``NAME``."""
     kind, _, inner = text.partition("/")
     resource = KINDS.get(kind.lower())
     if resource is None:
-        raise UserError(f"unknown kind {kind}; known: {', '.join(sorted(KINDS))}", ExitCode.USAGE)
+        raise UserError(unknown_kind(kind), ExitCode.USAGE)
     if inner and name:
         raise UserError(f"name the resource once: {text} {name}", ExitCode.USAGE)
     return resource, inner or name
@@ -140,6 +153,11 @@ def parse_reference(text: str, name: str | None = None) -> tuple[kube.Resource, 
 
 def required_reference(text: str) -> tuple[kube.Resource, str]:
     """Return resource type and name of ``KIND/NAME``."""
+    if "/" not in text and text.lower() not in KINDS and nearest_kind(text) is None:
+        kinds = ", ".join(f"{short}/{text}" for short, _, _ in NAMES)
+        raise UserError(
+            f"name the resource as KIND/NAME: {text} alone does not say of which kind; {kinds}", ExitCode.USAGE
+        )
     resource, name = parse_reference(text)
     if not name:
         raise UserError(f"name the resource as KIND/NAME, for example {text}/quickstart", ExitCode.USAGE)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from pavane_api.openapi import document
+from pavane_api.parameters import PARAMETERS_TOLD_MAX
 from tests.api.plane import BASE, created, plane
 
 FREE = {"query_immortal"}
@@ -47,3 +48,5 @@ async def test_each_wrong_parameter_is_named_with_what_it_may_have_meant(tmp_pat
             "resourceVersion, watch.",
         }
         assert (await api.http.get(BASE, params={"limit": "2", "labelSelector": "a=b"})).status_code == 200
+        many = await api.http.get(BASE, params={f"p{number}": "" for number in range(1000)})
+        assert (many.status_code, len(many.json()["errors"])) == (422, PARAMETERS_TOLD_MAX)

@@ -111,6 +111,24 @@ async def test_an_invalid_resource_is_refused_with_the_field(tmp_path: Path, spe
         assert (await api.http.get(f"{BASE}/q")).status_code == 404
 
 
+async def test_a_misspelt_field_is_named_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        wrong = raft_cluster(replicaz=3, rollout={"retireDelai": "1s"})
+        answer = await api.http.put(f"{BASE}/q", json=wrong, headers={"If-None-Match": "*"})
+        assert answer.status_code == 422, answer.text
+        assert answer.json()["errors"] == [
+            {"pointer": "spec.replicaz", "detail": "there is no such field; did you mean spec.replicas?"},
+            {
+                "pointer": "spec.rollout.retireDelai",
+                "detail": "there is no such field; did you mean spec.rollout.retireDelay?",
+            },
+        ]
+        assert answer.json()["detail"].startswith("RaftCluster q: spec.replicaz: there is no such field; did you mean")
+        await created(api)
+        answer = await api.http.patch(f"{BASE}/q", json={"spec": {"xyz": 1}}, headers={"If-Match": "*"})
+        assert (answer.status_code, answer.json()["detail"]) == (422, "RaftCluster q: spec.xyz: there is no such field")
+
+
 async def test_lists_are_paged_and_selected(tmp_path: Path) -> None:
     async with plane(tmp_path) as api:
         for name in ("a", "b", "c"):

@@ -82,6 +82,34 @@ def test_a_wrong_api_version_is_refused_before_anything_is_sent(tmp_path: Path, 
     assert "write pavane.dev/v1alpha1" in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("aply",), "Did you mean 'apply'?"),
+        (("raft", "memebrs"), "Did you mean 'members'?"),
+        (("get", "rafft"), "unknown kind rafft; did you mean raft? Kinds: compute (ComputeCluster), "),
+        (("get", "unheard"), "unknown kind unheard; Kinds: compute (ComputeCluster), "),
+        (("why", "rafft/q"), "unknown kind rafft; did you mean raft?"),
+        (("why", "quickstart"), "name the resource as KIND/NAME: quickstart alone does not say of which kind; "),
+        (("why", "quickstart"), "raft/quickstart, swim/quickstart"),
+        (("describe", "raft"), "name the resource as KIND/NAME, for example raft/quickstart"),
+    ],
+)
+def test_who_misspells_a_kind_or_a_command_is_told_what_was_meant(
+    tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
+    refused = pavane(*words, folder=tmp_path)
+    assert refused.returncode == ExitCode.USAGE
+    assert says in refused.stderr
+
+
+def test_a_misspelt_kind_in_a_file_is_named_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "q.yaml").write_text("{apiVersion: pavane.dev/v1alpha1, kind: RaftClutser, metadata: {name: q}}")
+    refused = pavane("apply", "-f", "q.yaml", folder=tmp_path)
+    assert refused.returncode == ExitCode.USAGE
+    assert "q.yaml: q: unknown kind RaftClutser; did you mean RaftCluster?" in refused.stderr
+
+
 def test_a_token_that_is_none_is_not_printed(tmp_path: Path) -> None:
     refused = pavane(
         "raft", "kv", "get", "q", "k", "--api", "http://127.0.0.1:9", "--token", "se\ncret", folder=tmp_path

@@ -12,6 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from typer.testing import CliRunner
 
 from pavane_api.kinds import RAFT_CLUSTERS
+from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
 from tests.api.plane import created, plane
 from tests.api.test_traces import otlp
@@ -64,3 +65,16 @@ async def test_resources_are_listed_with_how_many_of_their_pods_are_ready(
         monkeypatch.setenv("KUBECONFIG", str(api.local.kubeconfig))
         header, row = await lines("get", "raft")
         assert row[header.index("PODS")] == "2/3"
+
+
+async def test_a_misspelt_field_is_named_with_file_resource_and_what_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("{apiVersion: pavane.dev/v1alpha1, kind: RaftCluster, metadata: {name: q}, spec: {replicaz: 3}}")
+    async with plane(tmp_path) as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.local.kubeconfig))
+        refused = await asyncio.to_thread(CliRunner().invoke, app, ("apply", "-f", str(file)))
+    told = f"{file}: RaftCluster q: spec.replicaz: there is no such field; did you mean spec.replicas?"
+    assert isinstance(refused.exception, UserError)
+    assert (str(refused.exception), refused.exception.code) == (told, ExitCode.USAGE)

@@ -72,8 +72,8 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ("change", "says"),
     [
         ({"apiVersion": "pavane.dev/v9"}, "apiVersion is pavane.dev/v9, not pavane.dev/v1alpha1"),
-        ({"kind": "RaftClutser"}, "unknown kind RaftClutser"),
-        ({"spec": {"replicsa": 3}}, "spec.replicsa: "),
+        ({"kind": "RaftClutser"}, r"unknown kind RaftClutser; did you mean RaftCluster\?"),
+        ({"spec": {"replicsa": 3}}, r"spec.replicsa: there is no such field; did you mean spec.replicas\?"),
         ({"metadata": {"name": "Q_q"}}, "Q_q: the name must start with a letter"),
     ],
 )

@@ -12,7 +12,7 @@ import yaml
 
 from pavane_operator.kube import Gone, KubeClient, KubeError, Target, TooManyRequests, Unavailable
 from pavane_operator.kube import client as client_module
-from pavane_operator.kube.errors import Invalid, from_status
+from pavane_operator.kube.errors import MISFITS_MAX, Invalid, from_status
 from pavane_operator.kube.resources import PODS
 
 Answer = Callable[[asyncio.StreamWriter], None]
@@ -183,3 +183,19 @@ def test_an_applied_body_that_does_not_fit_its_schema_is_no_fault_of_the_server(
     )
     error = from_status(500, {"kind": "Status", "message": text, "code": 500}, {})
     assert (type(error), error.status, error.message) == (Invalid, 422, text)
+    assert [(cause.field, cause.message) for cause in error.causes] == [("spec.x", "field not declared")]
+
+
+def test_each_field_of_such_a_body_is_a_cause() -> None:
+    text = (
+        "failed to create typed patch object (default/q; pavane.dev/v1alpha1, Kind=RaftCluster): errors:\n"
+        '  .spec.env[name="a: b"].nam: field not declared in schema\n'
+        "  .spec.replicas: expected numeric (int or float), got string"
+    )
+    error = from_status(500, {"kind": "Status", "message": text, "code": 500}, {})
+    assert [(cause.field, cause.message) for cause in error.causes] == [
+        ('spec.env[name="a: b"].nam', "field not declared in schema"),
+        ("spec.replicas", "expected numeric (int or float), got string"),
+    ]
+    many = text + "\n  .spec.x: field not declared in schema" * 1000
+    assert len(from_status(500, {"message": many}, {}).causes) == MISFITS_MAX

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from pavane_api.problems import BadRequest, PreconditionFailed, PreconditionRequired
 from pavane_operator import kube
+from pavane_operator.crds.fields import in_words
 
 MANAGER = "pavane-api"
 LIST_LIMIT_MAX = 500
@@ -101,8 +102,7 @@ async def _put(
         if present is None:
             raise PreconditionFailed(f"There is no {resource.kind} {name}; create it with If-None-Match: *.")
         _expect(present, expected, intent)
-    stored = await client.apply(resource, intent, namespace, manager=MANAGER, strict=True)
-    return stored, present is None
+    return await _applied(client, resource, namespace, intent), present is None
 
 
 async def patch(
@@ -130,9 +130,18 @@ async def patch(
         intent = _intent(resource, merged(applied_by(present, MANAGER), changes))
         intent["metadata"] |= {"name": name, "namespace": namespace}
         _expect(present, expected, intent)
-        return await client.apply(resource, intent, namespace, manager=MANAGER, strict=True)
+        return await _applied(client, resource, namespace, intent)
 
     return await _guarded(write)
+
+
+async def _applied(
+    client: kube.KubeClient, resource: kube.Resource, namespace: str, intent: dict[str, Any]
+) -> kube.Object:
+    try:
+        return await client.apply(resource, intent, namespace, manager=MANAGER, strict=True)
+    except kube.Invalid as error:
+        raise in_words(error, resource.kind, intent["metadata"]["name"]) from error
 
 
 def _intent(resource: kube.Resource, document: dict[str, Any]) -> dict[str, Any]:

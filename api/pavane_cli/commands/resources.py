@@ -240,7 +240,11 @@ def read_documents(files: list[Path]) -> list[dict[str, Any]]:
 
     Raises ``UserError`` for what is no resource.
     """
-    documents: list[dict[str, Any]] = []
+    return [document for _, document in _read(files)]
+
+
+def _read(files: list[Path]) -> list[tuple[Path, dict[str, Any]]]:
+    documents: list[tuple[Path, dict[str, Any]]] = []
     for path in (each for given in files for each in _files(given)):
         try:
             text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
@@ -254,7 +258,7 @@ def read_documents(files: list[Path]) -> list[dict[str, Any]]:
                 or "name" not in item["metadata"]
             ):
                 raise UserError(f"{path}: a document without metadata.name", ExitCode.USAGE)
-            documents.append(item)
+            documents.append((path, item))
     if not documents:
         raise UserError("the files hold no resource", ExitCode.USAGE)
     return documents
@@ -266,21 +270,29 @@ def _files(given: Path) -> list[Path]:
     return sorted(path for path in given.iterdir() if path.suffix in SUFFIXES and path.is_file())
 
 
-def _type_of(document: dict[str, Any]) -> kube.Resource:
-    resource, _ = parse_reference(str(document.get("kind", "")))
+def _type_of(path: Path, document: dict[str, Any]) -> kube.Resource:
+    try:
+        resource, _ = parse_reference(str(document.get("kind", "")))
+    except UserError as error:
+        raise UserError(f"{path}: {document['metadata']['name']}: {error}", error.code) from error
     if document.get("apiVersion") != resource.api_version:
-        told = f"{resource.kind} {document['metadata']['name']} has apiVersion {document.get('apiVersion')}"
+        told = f"{path}: {resource.kind} {document['metadata']['name']} has apiVersion {document.get('apiVersion')}"
         raise UserError(f"{told}: write {resource.api_version}", ExitCode.USAGE)
     return resource
 
 
 async def _apply(place: Place, files: list[Path], wait: bool, timeout_s: float) -> None:
-    documents = [(_type_of(document), document) for document in read_documents(files)]
+    documents = [(path, _type_of(path, document), document) for path, document in _read(files)]
     async with cluster(place) as client:
         applied: list[tuple[kube.Resource, str, str]] = []
-        for resource, document in documents:
+        for path, resource, document in documents:
             name, space = document["metadata"]["name"], document["metadata"].get("namespace", place.namespace)
-            await client.apply(resource, document, space, manager=MANAGER, strict=True)
+            try:
+                await client.apply(resource, document, space, manager=MANAGER, strict=True)
+            except kube.Invalid as error:
+                from pavane_operator.crds.fields import in_words  # noqa: PLC0415 - the models take a third of a second
+
+                raise in_words(error, resource.kind, name, str(path)) from error
             output.say(f"{resource.kind.lower()}/{name} applied")
             applied.append((resource, space, name))
         if wait:

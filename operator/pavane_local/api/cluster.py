@@ -173,7 +173,10 @@ class Cluster:
         elif "status" in served.subresources:
             body.pop("status", None)
         if unknown := list(schema.prune(served.schema, clone(body))):
-            raise errors.ApiError(422, "Invalid", f"failed to create typed patch object: unknown {', '.join(unknown)}")
+            told = [f".{field}: field not declared in schema" for field in unknown]
+            listed = told[0] if len(told) == 1 else "\n  ".join(("errors:", *told))
+            of = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}; {served.api_version}, Kind={served.kind}"
+            raise errors.ApiError(422, "Invalid", f"failed to create typed patch object ({of}): {listed}")
         writer = ownership.Manager(options.manager, "Apply", subresource)
         is_new = False
 

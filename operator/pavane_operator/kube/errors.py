@@ -7,16 +7,27 @@ difference is made once, in `from_status`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 MESSAGE_CHARS_MAX = 1024
 """Longest message taken over from a server; a whole HTML error page of a proxy helps nobody."""
 
+MISFITS_MAX = 20
+"""Fields of one body that are told of: a tenant's may have a million wrong ones, and each costs a search."""
+
 MISFIT = "failed to create typed patch object"
 """What a server says, with status 500, of an applied body that does not fit its schema: a misspelt field, a wrong type.
 Nothing is wrong with the server, and a retry cannot help."""
+
+UNDECLARED = "field not declared in schema"
+"""What it says there of a field that does not exist."""
+
+_MISFIT_FIELD = re.compile(r"(?:\): |^ +)\.((?:\[[^\]]*\]|[^\[:])+): (.+)$", re.MULTILINE)
+"""One field of such an answer, `.spec.x: what is wrong`: on its only line, or on one of its own of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,11 @@ class KubeError(Exception):
     def message(self) -> str:
         """The server's words."""
         return str(self.args[0])
+
+    @property
+    def is_misfit(self) -> bool:
+        """Whether an applied body does not fit its schema, and `causes` say where."""
+        return self.message.startswith(MISFIT) and bool(self.causes)
 
 
 class BadRequest(KubeError):
@@ -116,8 +132,10 @@ def from_status(status: int, body: object, headers: Mapping[str, str]) -> KubeEr
     details = details if isinstance(details, Mapping) else {}
     reason = str(document.get("reason") or "")
     message = str(document.get("message") or (body if isinstance(body, str) and body else f"HTTP status {status}"))
-    if status == 500 and message.startswith(MISFIT):
+    causes = _causes(details.get("causes"))
+    if status in {422, 500} and message.startswith(MISFIT):
         status, reason = 422, "Invalid"
+        causes = causes or _misfits(message)
     kind = _BY_STATUS.get(status, Unavailable if status >= 500 else BadRequest)
     if kind is Conflict and reason == "AlreadyExists":
         kind = AlreadyExists
@@ -127,9 +145,14 @@ def from_status(status: int, body: object, headers: Mapping[str, str]) -> KubeEr
         message,
         status=status,
         reason=reason,
-        causes=_causes(details.get("causes")),
+        causes=causes,
         retry_after_s=_retry_after_s(headers, details),
     )
+
+
+def _misfits(message: str) -> tuple[Cause, ...]:
+    found = islice(_MISFIT_FIELD.finditer(message), MISFITS_MAX)
+    return tuple(Cause(each[1], each[2], "FieldValueInvalid") for each in found)
 
 
 def _causes(value: object) -> tuple[Cause, ...]:
