@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -198,6 +199,29 @@ async def test_lists_are_of_ranges_in_order(api: Plane) -> None:
     assert (counted["count"], counted["items"]) == (2, [])
     assert (await api.http.get(f"{Q}/keys", params={"prefix": "a", "start": "b"})).status_code == 400
     assert (await api.http.get(f"{Q}/keys", params={"limit": 1001})).status_code == 422
+
+
+@pytest.mark.parametrize("order", [{}, {"descending": True}])
+@pytest.mark.parametrize("span", [{}, {"prefix": "b/"}, {"start": "b/", "end": "c"}, {"start": "b/1"}])
+async def test_a_long_list_is_read_by_pages(api: Plane, order: dict[str, Any], span: dict[str, Any]) -> None:
+    for key in ("a", "b/1", "b/2", "b/3", "b/ä?&", "c"):
+        await api.http.put(f"{Q}/keys/{quote(key, safe='/')}", content=b"v")
+    whole = (await api.http.get(f"{Q}/keys", params={**order, **span})).json()
+    assert (whole["more"], "continue" in whole) == (False, False)
+    found: list[Any] = []
+    query: dict[str, Any] = {**order, **span, "limit": 2}
+    while True:
+        answer = await api.http.get(f"{Q}/keys", params=query)
+        assert answer.status_code == 200, answer.text
+        found += answer.json()["items"]
+        if not answer.json()["more"]:
+            break
+        query["continue"] = answer.json()["continue"]
+    assert "continue" in query
+    assert found == whole["items"]
+    for wrong in ("_", "a b", "ä", b64(b"a"), b64(b"d")):
+        refused = await api.http.get(f"{Q}/keys", params={"prefix": "b/", "continue": wrong})
+        assert refused.status_code == 400, (wrong, refused.text)
 
 
 async def test_a_transaction_carries_out_one_branch(api: Plane) -> None:

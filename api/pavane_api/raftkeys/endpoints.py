@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from pavane.raft.client import prefix_range
 from pavane.raft.machines import Watch
+from pavane.raft.machines.commands import END_OF_KEYS
 from pavane.raft.machines.history import Scope
 from pavane.raft.machines.limits import RANGE_ITEMS_MAX, VALUE_BYTES_MAX
 from pavane.raft.wire.frames import UINT_MAX
@@ -31,6 +32,7 @@ from pavane_api.raftkeys.schemas import (
     Transaction,
     TransactionResult,
     Written,
+    key_of,
 )
 from pavane_api.raftkeys.service import KeyService, expectation
 
@@ -114,6 +116,9 @@ def _range(
 KeyRange = Annotated[tuple[bytes, bytes], Depends(_range)]
 
 
+CURSOR_MAX = 2048  # characters: a key of 1 KiB has 1368 in base64
+
+
 class KeyQuery(BaseModel):
     """What a list of keys takes beside its range."""
 
@@ -123,8 +128,20 @@ class KeyQuery(BaseModel):
     keys_only: bool = Field(default=False, description="Leave the values out")
     count_only: bool = Field(default=False, description="Only count the keys of the range")
     descending: bool = Field(default=False, description="Begin at the end of the range")
+    page: str | None = Field(None, alias="continue", max_length=CURSOR_MAX, description="Where the last page ended")
     watch: bool = Field(default=False, description="Stream changes as server-sent events instead of listing")
     first: int = Field(default=0, alias="from", ge=0, le=UINT_MAX, description=FROM)
+
+
+def _rest(start: bytes, end: bytes, page: str, *, descending: bool) -> tuple[bytes, bytes]:
+    """Return what is left of a range behind the page that ended at the cursor ``page``."""
+    try:
+        last = key_of(page)
+    except ValueError as error:
+        raise BadRequest(f"continue is wrong: {error}.") from error
+    if last < start or (last >= end and end != END_OF_KEYS):
+        raise BadRequest("continue is of another range: leave the range as it was, or leave continue out.")
+    return (start, last) if descending else (last + b"\x00", end)
 
 
 def _or_changes(model: type[BaseModel], what: str, *more: type[Problem]) -> dict[str, Any]:
@@ -156,6 +173,8 @@ async def list_keys(
     start, end = key_range
     if query.watch:
         return await _stream(control, cluster, Watch(Scope.KEYS, start, end, query.first), last_event_id)
+    if query.page is not None:
+        start, end = _rest(start, end, query.page, descending=query.descending)
     flags = query.model_dump(include={"limit", "keys_only", "count_only", "descending"})
     return await cluster.listing(ReadRange(start=start, end=end, **flags), since)
 

@@ -323,13 +323,28 @@ class Key(Document):
         return (getattr(self, name) for name in Item.__slots__)
 
 
+def cursor_of(key: bytes) -> str:
+    """Return where a page ended, for a URL."""
+    return base64.urlsafe_b64encode(key).decode("ascii")
+
+
+def key_of(cursor: str) -> bytes:
+    """Return the last key of the page before; raises ``ValueError`` for what is no cursor."""
+    key = base64.urlsafe_b64decode(cursor)
+    if cursor_of(key) != cursor:
+        raise ValueError("it is not what an answer had as continue")
+    return key
+
+
 class KeyList(Document):
     """Keys in order, as they were at one revision."""
 
     items: list[Key]
     """At most ``limit`` of them, and 1 MiB."""
     more: bool
-    """Whether the range goes on: ask again from behind the last key, a zero byte appended to it."""
+    """Whether the range goes on."""
+    continue_: str | None = Field(None, alias="continue")
+    """Pass it as ``continue``, all else unchanged, to get the next page; absent on the last one."""
     revision: int
     """Revision of the read; a watch that shall miss nothing begins at the next one."""
     count: int | None = None

@@ -38,6 +38,7 @@ from pavane_api.raftkeys.schemas import (
     Transaction,
     TransactionResult,
     Written,
+    cursor_of,
     result_of,
 )
 from pavane_api.request_ids import written
@@ -59,7 +60,14 @@ class KeyService:
             outcome = await _keys(client, since).read(wanted.range())
         [fields] = outcome.value
         found = result_of(wanted.range(), fields[1:])
-        return KeyList(items=found.items or [], more=bool(found.more), count=found.count, revision=outcome.revision)
+        items = found.items or []
+        return KeyList(
+            items=items,
+            more=bool(found.more),
+            continue_=cursor_of(items[-1].key) if found.more and items else None,
+            count=found.count,
+            revision=outcome.revision,
+        )
 
     async def value(self, key: bytes, since: int | None) -> Key:
         """Return a key; ``since`` as for ``listing``. Raises ``NoSuchKey``."""
