@@ -59,7 +59,7 @@ class Replica:
             match effect:
                 case EndStream(stream, code, text):
                     holds(code == "ABORTED" or "stale epoch" in text, "no violation", f"{self.name}: {text}")
-                    self.world.cut(self.peers[stream])
+                    self.world.end(self.peers[stream], 1)
                 case ExitProcess(code, reason):
                     holds(code == 0, "preconditions hold", f"{self.name} exits with {code}: {reason}")
                     self.alive = False

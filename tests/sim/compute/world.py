@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from pavane.compute import transport
 from pavane.compute.core.controller import Send
 from pavane.compute.core.leading import Outcome
 from pavane.compute.wire import (
+    Command,
     CreateInstance,
     CreateTimely,
     DataflowDescription,
@@ -23,10 +25,14 @@ from tests.sim.compute.controller import Controller
 from tests.sim.compute.replica import Replica
 from tests.sim.kit.scheduler import Scheduler
 from tests.sim.kit.seeds import holds
+from tests.sim.kit.silence import Line, noticing_grpc
 
 TROUBLE_S = 4.0
+SILENT_TROUBLE_S = 15.0  # so long that connections which went silent are given up meanwhile
 CALM_S = 15.0
 DEFINITIONS_MAX = 5
+SILENCES = 0.2  # of the times at which trouble comes
+DIRECTIONS = ((0, 1), (0, 1), (0,), (1,))  # in which a connection carries nothing any more
 LOG = (SourceImport("log"),)
 
 
@@ -44,16 +50,20 @@ class Connection:
     controller: Controller
     replica: str
     epoch: Epoch
+    line: Line
     stream: int = 0
     process: Replica | None = None
-    down: bool = False
     to_replica: float = 0.0
     to_controller: float = 0.0
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    """With ``silences`` connections also go silent: nobody is told but by the rules of the product's own channels."""
+
+    def __init__(self, seed: int, *, silences: bool = False) -> None:
         self.scheduler = Scheduler(seed)
+        self._silences = silences
+        self._rules = (noticing_grpc(dict(transport.CLIENT_OPTIONS)), noticing_grpc(dict(transport.SERVER_OPTIONS)))
         self.rng = self.scheduler.rng
         self.calm = False
         self.values = [0]
@@ -82,7 +92,8 @@ class World:
             return
         epoch = controller.core.connect(replica)
         number = len(self.connections)
-        connection = self.connections[number] = Connection(controller, replica, epoch)
+        line = Line(self.scheduler.schedule, lambda: self.scheduler.time, self._rules, partial(self.end, number))
+        connection = self.connections[number] = Connection(controller, replica, epoch, line)
         self.soon(lambda: self._open(number, connection))
 
     def _open(self, number: int, connection: Connection) -> None:
@@ -103,39 +114,59 @@ class World:
     def command(self, controller: Controller, send: Send) -> None:
         for connection in self.connections.values():
             mine = connection.controller is controller and connection.replica == send.replica
-            if mine and connection.epoch == send.connection and not connection.down and connection.process is not None:
-                process, stream = connection.process, connection.stream
+            current = mine and connection.epoch == send.connection and not connection.line.over[0]
+            if current and connection.process is not None:
                 connection.to_replica = max(connection.to_replica, self.scheduler.time + self.rng.random() * 0.02)
-                receive = partial(process.receive, stream, send.command)
-                self.scheduler.schedule(connection.to_replica, receive)
+                connection.line.sent(0)
+                self.scheduler.schedule(connection.to_replica, partial(self._arrive, connection, send.command))
+
+    @staticmethod
+    def _arrive(connection: Connection, command: Command) -> None:
+        if connection.line.arrives(0) and connection.process is not None:
+            connection.process.receive(connection.stream, command)
 
     def respond(self, number: int, response: Response) -> None:
         connection = self.connections[number]
-        controller = connection.controller
+        controller, line = connection.controller, connection.line
+        line.sent(1)
         connection.to_controller = max(connection.to_controller, self.scheduler.time + self.rng.random() * 0.05)
 
         def deliver() -> None:
-            if controller.alive:
+            if line.arrives(1) and controller.alive and not (line.half_open and line.over[0]):
                 controller.carry_out(controller.core.receive(connection.replica, connection.epoch, response))
 
         self.scheduler.schedule(connection.to_controller, deliver)
 
     def cut(self, number: int) -> None:
         """Either end learns of it in its own time; what is on its way may still come."""
+        self.end(number, 1)
+        self.end(number, 0)
+
+    def end(self, number: int, end: int) -> None:
+        """Let an end of a connection end it; the other one hears of that unless it is lost on the way."""
         connection = self.connections[number]
-        if connection.down:
-            return
-        connection.down = True
+        for told in (1, 0):
+            hears = told == end or not connection.line.silent[end]
+            if hears and not connection.line.over[told]:
+                connection.line.over[told] = True
+                self.soon(partial(self._ended, connection, told))
+
+    def _ended(self, connection: Connection, end: int) -> None:
         process, controller = connection.process, connection.controller
-        if process is not None:
-            self.soon(lambda: process.core.close(connection.stream))
+        if end == 1 and process is not None:
+            process.core.close(connection.stream)
+        elif end == 0 and controller.alive:
+            controller.carry_out(controller.core.closed(connection.replica, connection.epoch))
+            self.dial(controller, connection.replica)
 
-        def noticed() -> None:
-            if controller.alive:
-                controller.carry_out(controller.core.closed(connection.replica, connection.epoch))
-                self.dial(controller, connection.replica)
+    def silence(self, share: float = 1.0) -> None:
+        """Let connections that stand, or some of them, carry nothing any more, in one or both directions."""
+        for number in self._open_ones():
+            if self.rng.random() < share:
+                self.connections[number].line.silence(*self.rng.choice(DIRECTIONS))
 
-        self.soon(noticed)
+    def _open_ones(self) -> list[int]:
+        return [n for n, each in self.connections.items() if not any(each.line.over) and each.process is not None]
 
     # ---- catalog, tick log, chains
 
@@ -219,15 +250,17 @@ class World:
     def trouble(self) -> None:
         if self.calm:
             return
+        if self._silences and self.rng.random() < SILENCES:
+            self.silence(self.rng.choice((0.5, 1.0)))
         kind = self.rng.random()
-        open_ = [number for number, each in self.connections.items() if not each.down and each.process is not None]
+        open_ = self._open_ones()
         if kind < 0.4 and open_:
             self.cut(self.rng.choice(open_))
         elif kind < 0.65 and self.processes:
             process = self.processes[self.rng.choice(sorted(self.processes))]
             process.alive = False
             for number in list(process.peers.values()):
-                self.cut(number)
+                self.end(number, 1)
         elif kind < 0.8:
             generation = self.rng.choice(sorted(self.controllers))
             former = self.controllers[generation]
@@ -247,20 +280,21 @@ class World:
     def play(self) -> None:
         self.scheduler.later(0.1, self.user)
         self.scheduler.later(0.3, self.trouble)
-        self.scheduler.run(TROUBLE_S)
+        self.scheduler.run(SILENT_TROUBLE_S if self._silences else TROUBLE_S)
         self.calm = True
         if 2 not in self.controllers:
             self.restart(2)
         answers, tick = self.answers, len(self.values)
-        waited = self.scheduler.until(lambda: self._well(answers, tick), CALM_S)
+        waited = self.scheduler.until(lambda: self.well(answers, tick), CALM_S)
         holds(
             waited is not None, "all goes on", f"{self.answers} answers, {len(self.values)} ticks, token {self.token}"
         )
         self.check()
 
-    def _well(self, answers: int, tick: int) -> bool:
+    def well(self, answers: int, tick: int, generation: int = 2) -> bool:
+        """Whether a generation leads, has answered more, and its views have come further than a tick."""
         leader = self.leader
-        if leader is None or leader.generation != 2 or self.answers <= answers + 3:
+        if leader is None or leader.generation != generation or self.answers <= answers + 3:
             return False
         views = [each for id_, each in leader.core.collections.items() if id_[-1] == "c" and each.wanted]
         return all(each.write > tick + 2 for each in views)
@@ -272,7 +306,7 @@ class World:
             holds(chain.values == truth, "the chain is the truth", name)
 
 
-def play(seed: int) -> World:
-    world = World(seed)
+def play(seed: int, *, silences: bool = False) -> World:
+    world = World(seed, silences=silences)
     world.play()
     return world

@@ -27,7 +27,9 @@ class Noticing:
     unanswered_s: float
     """It must answer within this."""
     unacknowledged_s: float | None
-    """What was sent must be acknowledged within this. Meanwhile the other end is not asked."""
+    """What was sent must be acknowledged within this."""
+    asks_always: bool = False
+    """Whether the other end is asked also while something is not acknowledged; the system does not do that."""
 
 
 NEVER = Noticing(None, 0.0, None)
@@ -70,7 +72,7 @@ def noticing_grpc(options: Mapping[str, int]) -> Noticing:
     idle_ms, timeout_ms = options.get("grpc.keepalive_time_ms"), options.get("grpc.keepalive_timeout_ms")
     if idle_ms is None or timeout_ms is None or not options.get("grpc.keepalive_permit_without_calls"):
         return NEVER
-    return Noticing(idle_ms / 1000, timeout_ms / 1000, timeout_ms / 1000)
+    return Noticing(idle_ms / 1000, timeout_ms / 1000, timeout_ms / 1000, asks_always=True)
 
 
 class Line:
@@ -133,9 +135,12 @@ class Line:
 
     def _due(self, end: int) -> float | None:
         rule, unacknowledged = self._rules[end], self._unacknowledged[end]
-        if unacknowledged:
-            return None if rule.unacknowledged_s is None else unacknowledged[0] + rule.unacknowledged_s
-        return None if rule.idle_s is None else self._heard[end] + rule.idle_s + rule.unanswered_s
+        due: list[float] = []
+        if unacknowledged and rule.unacknowledged_s is not None:
+            due.append(unacknowledged[0] + rule.unacknowledged_s)
+        if rule.idle_s is not None and (rule.asks_always or not unacknowledged):
+            due.append(self._heard[end] + rule.idle_s + rule.unanswered_s)
+        return min(due, default=None)
 
     def _watch(self, end: int) -> None:
         due = self._due(end)
