@@ -8,21 +8,25 @@ BACK_S = (0.2, 4.0)
 
 
 class Faults:
-    """Plans faults for as long as ``seconds``. At most one disk is lost or damaged until it has been copied again."""
+    """Plans faults for as long as ``seconds``. At most one disk is lost or damaged until it has been copied again.
 
-    def __init__(self, world: World, seconds: float) -> None:
+    With ``silences`` connections go silent instead, and nobody is told.
+    """
+
+    def __init__(self, world: World, seconds: float, *, silences: bool = False) -> None:
         self._world = world
         self._until = world.now + seconds
         self._spoiled: str | None = None
+        self._kinds = [self._node, self._node, self._power, self._server, self._link, self._metadata]
+        self._kinds.append(self._silence if silences else self._disk)
         self._next()
 
     def _next(self) -> None:
         world = self._world
         if world.now < self._until:
-            kinds = (self._node, self._node, self._power, self._server, self._link, self._metadata, self._disk)
 
             def happen() -> None:
-                world.rng.choice(kinds)()
+                world.rng.choice(self._kinds)()
                 self._next()
 
             world.scheduler.later(world.rng.uniform(*GAP_S), happen)
@@ -53,9 +57,12 @@ class Faults:
         node = world.rng.choice(sorted(world.nodes))
         cut = (f"s{server.number}", node)
         world.cuts.add(cut)
-        if node in server.links:
+        if node in server.links and not server.links[node].line.half_open:
             server.links[node].close()
         world.scheduler.later(world.rng.uniform(*BACK_S), lambda: world.cuts.discard(cut))
+
+    def _silence(self) -> None:
+        self._world.silence(self._world.rng.choice((0.3, 1.0)))
 
     def _metadata(self) -> None:
         world = self._world

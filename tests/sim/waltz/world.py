@@ -4,7 +4,7 @@ The cores are those of the product, and so are the files of the storage nodes. W
 them. A client appends what it would write if its lock held: the number of the next transaction (waltz.md 16).
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from pavane.waltz.wire.fields import ReqId
 from tests.sim.kit.disk import DiskThread
 from tests.sim.kit.scheduler import Alarm, Scheduler
 from tests.sim.kit.seeds import holds
+from tests.sim.waltz.links import DIRECTIONS, Link, Session, rules
 
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 PARTITION = 0
@@ -45,32 +46,6 @@ class Product:
     rules: Rules = RULES
     marks: bool = True
     fences: bool = True
-
-
-class Link:
-    """One connection between a server and a storage node: in order, until it ends."""
-
-    def __init__(self, world: "World", server: "SimServer", node: "SimNode") -> None:
-        self.world, self.server, self.node = world, server, node
-        self.open = True
-        self._forward = self._backward = 0.0
-        self.opened = False
-
-    def ask(self, message: Any) -> None:
-        self._forward = self.world.arrival(self._forward)
-        self.world.schedule(self._forward, lambda: self.node.take(self, message) if self.open else None)
-
-    def answer(self, message: Any) -> None:
-        self._backward = self.world.arrival(self._backward)
-        self.world.schedule(self._backward, lambda: self.server.hear(self.node.name, message) if self.open else None)
-
-    def close(self) -> None:
-        if self.open:
-            self.open = False
-            self.server.links.pop(self.node.name, None)
-            self.node.links.discard(self)
-            if self.server.core is not None and self.opened:
-                self.server.call(lambda now, core: core.storage_down(now, self.node.name))
 
 
 class SimNode:
@@ -118,7 +93,7 @@ class SimNode:
         self._busy = False
         self._life += 1
         for link in list(self.links):
-            link.close()
+            link.node_ended()
         if power:
             self.thread.power_cut()
         else:
@@ -206,8 +181,11 @@ class SimServer:
         for link in list(self.links.values()):
             link.close()
         clients, self.clients = self.clients, {}
-        for client in clients.values():
-            client.lost()
+        for connection, client in clients.items():
+            if (session := self.world.sessions.get(connection)) is not None:
+                session.server_ended()
+            else:
+                client.lost()
 
     def call(self, what: Callable[[float, ServerCore], Any]) -> None:
         if self.core is not None:
@@ -233,13 +211,8 @@ class SimServer:
                 link = Link(self.world, self, node)
                 self.links[node.name] = link
                 node.links.add(link)
-                self.world.scheduler.later(self.world.delay(), lambda link=link: self._opened(link))  # type: ignore[misc]
+                self.world.scheduler.later(self.world.delay(), link.greet)
         self.world.scheduler.later(self.world.rng.uniform(0.05, 0.3), lambda: self._dial(life))
-
-    def _opened(self, link: Link) -> None:
-        if link.open and not link.opened:
-            link.opened = True
-            self.call(lambda now, core: core.storage_up(now, link.node.name))
 
     def _renew(self, life: int) -> None:
         """Renew the lease, by the server's own clock until 0.9 of it."""
@@ -274,22 +247,31 @@ class SimServer:
                     self.links[output.node].ask(output.message)
             case o.Reply():
                 if (client := self.clients.get(output.connection)) is not None:
-                    connection = output.connection
                     client.hears_at = world.arrival(client.hears_at)
-                    world.schedule(client.hears_at, lambda: client.hear(connection, output.message))
+                    if (session := world.sessions.get(output.connection)) is not None:
+                        session.line.sent(1)
+                    world.schedule(client.hears_at, lambda: self._reply(client, output))
             case o.Drain():
                 soon(lambda: self._drained(output.connection))
             case o.Hangup():
                 if (gone := self.clients.pop(output.connection, None)) is not None:
                     if self.core is not None:
                         self.core.disconnected(world.now, output.connection)
-                    gone.lost()
+                    if (session := world.sessions.get(output.connection)) is not None:
+                        session.server_ended()
+                    else:
+                        gone.lost()
             case o.ReadMeta():
                 soon(lambda: self._read_meta(output))
             case o.WriteMeta():
                 soon(lambda: self._write_meta(output))
             case o.WriteAssignment():
                 soon(lambda: None if self.cut_off else world.assign(output.version, output.assignment))
+
+    def _reply(self, client: "Client", reply: o.Reply) -> None:
+        session = self.world.sessions.get(reply.connection)
+        if session is None or session.line.arrives(1):
+            client.hear(reply.connection, reply.message)
 
     def _drained(self, connection: int) -> None:
         self.call(lambda now, core: core.set_connection_writable(now, connection, writable=True))
@@ -348,7 +330,7 @@ class Client:
         """Do the next thing, unless something has happened since it was planned."""
         if turn != self.turn or self.done:
             return
-        if self.server is None or self.server.core is None:
+        if self.server is None:
             self._connect()
         elif self.mounted:
             self._append()
@@ -389,10 +371,8 @@ class Client:
 
     def lost(self) -> None:
         """The connection is of no use any more: try again, with whoever is the owner then."""
-        if self.server is not None and self.server.core is not None:
-            server, connection = self.server, self.connection
-            server.clients.pop(connection, None)
-            server.call(lambda now, core: core.disconnected(now, connection))
+        if self.server is not None:
+            self.world.sessions[self.connection].close()
         self.server, self.mounted, self.pending = None, False, None
         self._again(self.world.rng.uniform(0.02, 0.2), None)
 
@@ -418,10 +398,7 @@ class Client:
             return
         self.server, self.generation = owner, self.world.generation()
         self.net_seq += 1
-        self.connection = self.world.next_connection()
-        owner.clients[self.connection] = self
-        connection = self.connection
-        owner.call(lambda now, core: core.connected(connection, 5))
+        self.connection = self.world.connect(owner, self)
         self._mount()
 
     def _reqid(self) -> ReqId:
@@ -443,12 +420,7 @@ class Client:
         server, connection = self.server, self.connection
         assert server is not None
 
-        def arrive() -> None:
-            if server.clients.get(connection) is self:
-                server.call(lambda now, core: core.message(now, connection, message))
-
-        self.says_at = self.world.arrival(self.says_at)
-        self.world.schedule(self.says_at, arrive)
+        self.says_at = self.world.say(server, connection, message, self.says_at)
 
 
 class World:
@@ -468,6 +440,11 @@ class World:
         self.faults: deque[str] = deque(maxlen=60)
         self._leases: dict[int, tuple[int, float]] = {}
         self._assignment, self._version, self._cversion = blobs.EMPTY_ASSIGNMENT, 0, 0
+        self.sessions: dict[int, Session] = {}
+        """Connections of clients."""
+        self.rules = rules()
+        self.committed_by: Counter[int] = Counter()
+        """Appends that each client knows to be committed."""
         self._connections = 0
         self.nodes = {name: SimNode(self, name) for name in NODES}
         self.servers = {number: SimServer(self, number) for number in SERVERS}
@@ -492,6 +469,35 @@ class World:
     def next_connection(self) -> int:
         self._connections += 1
         return self._connections
+
+    def connect(self, server: SimServer, client: Any) -> int:
+        """Connect a client to a server, and return the number of the connection."""
+        number = self.next_connection()
+        self.sessions[number] = Session(self, server, number, client.lost)
+        server.clients[number] = client
+        server.call(lambda now, core: core.connected(number, 5))
+        return number
+
+    def say(self, server: SimServer, number: int, message: Any, last: float) -> float:
+        """Carry a message of a client behind its last one; return when it arrives."""
+        line = self.sessions[number].line
+
+        def arrive() -> None:
+            if line.arrives(0) and number in server.clients:
+                server.call(lambda now, core: core.message(now, number, message))
+
+        line.sent(0)
+        at = self.arrival(last)
+        self.schedule(at, arrive)
+        return at
+
+    def silence(self, share: float = 1.0, *, storage: bool = True) -> None:
+        """Let connections that stand, or some of them, carry nothing any more, in one or both directions."""
+        lines = [link.line for server in self.servers.values() for link in server.links.values() if storage]
+        lines += [session.line for session in self.sessions.values() if not any(session.line.over)]
+        for line in lines:
+            if self.rng.random() < share:
+                line.silence(*self.rng.choice(DIRECTIONS))
 
     # -- metadata -----------------------------------------------------------------------------------------------
 
@@ -548,6 +554,7 @@ class World:
         holds(reqid not in self.refused, "refused", f"{reqid} was refused and is transaction {txid}")
 
     def acknowledged(self, txid: int, reqid: ReqId, data: bytes) -> None:
+        self.committed_by[reqid.client] += 1
         self.saw(txid, reqid, data)
 
     def check(self) -> None:
