@@ -72,7 +72,7 @@ def clients_go_on() -> None:
         assert went_on(seed, storage=False) < CLIENT_WORKS_S
 
 
-@played(per_test=10, one_in=30)
+@played(per_test=10, one_in=5)
 def test_nothing_acknowledged_is_lost_doubled_or_moved_whatever_goes_silent(seeds: range) -> None:
     worlds = [play(seed) for seed in seeds]
     assert sum(len(world.log) for world in worlds) > 20 * len(seeds)
