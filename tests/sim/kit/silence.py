@@ -51,19 +51,19 @@ def noticing(*prepare: Callable[..., object]) -> Noticing:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         for each in prepare:
             each(_Socket(sock))
-        asks = bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
-        idle, every, times, unacknowledged_ms = (
-            sock.getsockopt(socket.IPPROTO_TCP, option)
-            for option in (
-                socket.TCP_KEEPIDLE,
-                socket.TCP_KEEPINTVL,
-                socket.TCP_KEEPCNT,
-                socket.TCP_USER_TIMEOUT,
-            )
-        )
+        return noticed_by(sock)
+
+
+def noticed_by(sock: socket.socket) -> Noticing:
+    """Return what the system does for this connection. Where it cannot be told: nothing, see ``on_linux``."""
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return NEVER
+    options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+    idle, every, times, unacknowledged_ms = (sock.getsockopt(socket.IPPROTO_TCP, option) for option in options)
     unacknowledged = unacknowledged_ms / 1000 if unacknowledged_ms else None
     # Linux counts unanswered questions only where there is no time-out for what was sent; else that holds for both.
     unanswered = every * times if unacknowledged is None else max(float(every), unacknowledged - idle)
+    asks = bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
     return Noticing(idle if asks else None, unanswered, unacknowledged)
 
 

@@ -1,5 +1,6 @@
 """Half-open connections of the simulations end when, and only where, the product has its system end them."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -8,8 +9,10 @@ from pavane.ambrosia import aio as ambrosia
 from pavane.compute import transport as compute
 from pavane.runtime.keepalive import notice_silence
 from pavane.waltz.aio import stream as waltz
+from pavane.waltz.client.link import Link
+from pavane.waltz.wire.frame import LOG_SERVER, Channel
 from tests.sim.kit.scheduler import Scheduler
-from tests.sim.kit.silence import NEVER, Line, Noticing, noticing, noticing_grpc, on_linux
+from tests.sim.kit.silence import NEVER, Line, Noticing, noticed_by, noticing, noticing_grpc, on_linux
 
 RULE = Noticing(idle_s=2.0, unanswered_s=3.0, unacknowledged_s=5.0)
 GRPC = Noticing(idle_s=4.0, unanswered_s=5.0, unacknowledged_s=5.0, asks_always=True)
@@ -25,6 +28,23 @@ def test_what_the_platform_dials_is_given_up_within_five_seconds() -> None:
         assert noticing(prepare) == Noticing(idle_s=2, unanswered_s=3, unacknowledged_s=5)
     assert noticing(waltz._notice_the_end, notice_silence) == noticing(notice_silence)
     assert noticing(waltz._notice_the_end) == Noticing(idle_s=60, unanswered_s=60, unacknowledged_s=None)
+
+
+@on_linux
+async def test_a_connection_of_the_log_is_prepared_so() -> None:
+    taken: list[asyncio.StreamWriter] = []
+
+    def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(writer)
+        writer.write(Channel(LOG_SERVER).hello())
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        link = await Link.connect(server.sockets[0].getsockname(), None, 1)
+        assert link._transport is not None
+        assert noticed_by(link._transport.get_extra_info("socket")) == noticing(notice_silence)
+        await link.close()
+        for writer in taken:
+            writer.transport.abort()
 
 
 @pytest.mark.parametrize("options", [compute.CLIENT_OPTIONS, compute.SERVER_OPTIONS], ids=["client", "server"])
