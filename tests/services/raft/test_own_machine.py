@@ -18,6 +18,7 @@ from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
 from pavane.raft.core import snapshots
 from pavane.raft.machine import ENTRY_POINTS, Broadcast, StateMachine, UnknownMachine, machine_of
+from pavane.raft.offline.restoring import RESTORE_STEP, restore
 from pavane.raft.server import RaftServer
 from tests.services.eventually import eventually
 from tests.services.processes import ended
@@ -137,6 +138,17 @@ async def test_a_copy_needs_no_package(tmp_path: Path, installed: Path, monkeypa
     finally:
         await server.stop()
     assert (made.index, made.machine) == (last, "Counters")
+    members = (("1", url),)
+    restore(tmp_path / "copy", tmp_path / "new", "1", members)  # the package is here again, and saves its state
+    server = RaftServer(replace(config, peers=members), data=tmp_path / "new", bind=url)
+    await server.start()
+    try:
+        async with RaftClient([url], IDENT) as client:
+            assert await count(client, b"name") == 1
+            assert await client.update(b"name") > last + RESTORE_STEP
+            assert await count(client, b"name") == 2
+    finally:
+        await server.stop()
     code, text, errors = await command(Peers(tmp_path), "raft", "verify", str(tmp_path / "copy"))
     assert (code, "digest" in text, errors) == (0, True, "")
 

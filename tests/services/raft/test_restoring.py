@@ -13,12 +13,14 @@ from pavane.raft.client.forward import forward_only
 from pavane.raft.client.key_calls import Changes, Outcome
 from pavane.raft.errors import Code, Refused, Unreachable, WentBack
 from pavane.raft.machines.commands import Compare, Put, Relation, Target
+from pavane.raft.machines.keyvalue import NODE_VERSION_STEP
 from pavane.raft.offline.compacting import compact, state_digest
 from pavane.raft.offline.restoring import RESTORE_STEP, restore
 from pavane.raft.offline.store import StoredLog
 from pavane.raft.state.configuration import Members
 from pavane.raft.storage import StoreError
 from pavane.raft.wire.frames import UINT_MAX
+from pavane.waltz.wire.blobs import PARTITION_ASSIGNMENT, PartitionAssignment
 from tests.services.raft.peers import IDENT
 from tests.services.raft.test_backup import NEW_IDENT, new_members, start
 from tests.services.raft.test_compactor import Sums
@@ -158,10 +160,12 @@ async def test_versions_of_nodes_are_not_given_out_twice(tmp_path: Path, stack: 
     node = await new.tree.get(b"/node")
     assert node is not None
     assert node.data == b"copied"
-    assert await new.tree.set(b"/node", b"new", version=node.version) == node.version + 1 > RESTORE_STEP
+    assert await new.tree.set(b"/node", b"new", version=node.version) == node.version + 1 > NODE_VERSION_STEP
     names, cversion = await new.tree.children(b"/node")
     assert names == [b"child_0000000000"]
-    assert cversion > RESTORE_STEP
+    assert cversion > NODE_VERSION_STEP
+    # The log's registry writes it in 32 bits, after many a restore.
+    assert PARTITION_ASSIGNMENT.encode(PartitionAssignment(cversion + 100 * NODE_VERSION_STEP, 1, ()))
     assert await new.tree.create(b"/node/child_", sequential=True) == b"/node/child_0000000001"
 
 

@@ -27,6 +27,11 @@ from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.msgpack import Value
 
 DIGEST_BYTES = 32
+NODE_VERSION_STEP = 1 << 24
+"""Versions of a node that a restored cluster leaves out: ten changes a second for 19 days.
+
+Not more, for ZooKeeper and what is written for it, as the log's registry, have 32 bits: room for 127 restores.
+"""
 UNKNOWN = "unknown"
 COMMAND_NAMES: Mapping[type[Command], str] = {
     Txn: "txn",
@@ -97,8 +102,8 @@ class KeyValue:
     def go_on_behind(self, index: int) -> None:
         """Begin a new cluster with this state, whose next revision lies behind ``index`` (13.5).
 
-        Versions go up by as much as revisions, so that a comparison with one that the old cluster gave out later fails.
-        Counters of children stay: they are in the names of nodes. Watchers of the old cluster are told COMPACTED.
+        Versions go up as well, so that a comparison with one that the old cluster gave out later fails. Counters of
+        children stay: they are in the names of nodes. Watchers of the old cluster are told COMPACTED.
         """
         state = self.state
         step = index - state.revision
@@ -108,6 +113,7 @@ class KeyValue:
         state.keys = Table(
             (key, record._replace(version=record.version + step)) for key, record in state.keys.between(*everything)
         )
+        step = NODE_VERSION_STEP
         state.nodes = Table(
             (path, node._replace(version=node.version + step, cversion=node.cversion + step))
             for path, node in state.nodes.between(*everything)
