@@ -272,6 +272,23 @@ async def test_no_bit_of_a_backup_flips_unseen(tmp_path: Path, stack: AsyncExitS
     checks(copy)
 
 
+@pytest.mark.parametrize("synced", [False, True])
+async def test_the_next_run_makes_a_damaged_copy_whole(tmp_path: Path, stack: AsyncExitStack, synced: bool) -> None:
+    members = new_members(1)
+    _, client = await start(stack, tmp_path / "old", members, "KeyValue")
+    await client.kv.put(b"one", b"1")
+    copy, urls = tmp_path / "copy", [members[0][1]]
+    await back_up(copy, urls, IDENT)
+    [segment] = (copy / "log").iterdir()
+    segment.write_bytes(segment.read_bytes()[:40])
+    if not synced:
+        (copy / "synced").unlink()
+    made = await back_up(copy, urls, IDENT)
+    checks(copy)
+    moved = restore(copy, tmp_path / "new", "1", new_members(1))
+    assert moved.last == made.index + RESTORE_STEP + 1
+
+
 async def test_what_was_added_to_a_backup_does_not_count(tmp_path: Path, stack: AsyncExitStack) -> None:
     copy, _ = await copied(stack, tmp_path)
     (copy / "log" / "00000000000000ff.seg").write_bytes(b"of another")
