@@ -14,7 +14,7 @@ from tests.sim.ambrosia.workload import EVENTS, LOG_BYTES, NAMES, Peer, check, h
 from tests.sim.kit.seeds import played
 from tests.sim.kit.silence import on_linux
 
-WORKS_S = 11.0  # SILENT_S twice, where the first bytes go just before an idle stream would end; then they are dialled
+WORKS_S = 9.0  # SILENT_S twice, where the first bytes go just before an idle stream would end; then they are dialled
 RUN_S = 12.0
 ONCE = 10  # seeds
 

@@ -18,6 +18,7 @@ WORKS_S = 10.0  # after all connections went silent
 CLIENT_WORKS_S = 5.0  # after those of clients alone: a second until it doubts, two for an answer, and a new mount
 RUN_S = 20.0
 ONCE = 10  # seeds
+WORST_SEED = 1211  # a new session asks over silent links just before they would end, which begins their time anew
 CLIENT = 103
 CLIENTS = 3  # with those of the world, whose code is a test's
 
@@ -60,6 +61,10 @@ def play(seed: int) -> World:
 def test_a_log_goes_on_within_ten_seconds_when_all_connections_go_silent() -> None:
     for seed in range(ONCE):
         assert 1.0 < went_on(seed) < WORKS_S
+
+
+def test_a_session_that_begins_when_one_silent_link_has_ended_waits_for_the_others_once() -> None:
+    assert went_on(WORST_SEED) < WORKS_S
 
 
 def test_clients_go_on_within_five_seconds_whatever_their_system_notices(monkeypatch: pytest.MonkeyPatch) -> None:
