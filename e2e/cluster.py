@@ -113,9 +113,11 @@ class RaftTest:
         """Append one entry through the control plane and return its index."""
         return int(self.platform.run("raft", "append", name, text, "-n", self.namespace).stdout)
 
-    def log(self, name: str = "q") -> list[dict[str, Any]]:
-        """Return all entries of the log, as the control plane shows them."""
-        found = self.platform.run("raft", "read", name, "-n", self.namespace, "-o", "json").stdout
+    def log(self, name: str = "q", after: int = 0) -> list[dict[str, Any]]:
+        """Return the entries of the log behind an index, as the control plane shows them."""
+        found = self.platform.run(
+            "raft", "read", name, "--after", str(after), "-n", self.namespace, "-o", "json"
+        ).stdout
         return list(json.loads(found))
 
     def kill(self, pod: str, namespace: str | None = None) -> None:

@@ -9,6 +9,7 @@ import pytest
 from e2e.cluster import RaftTest
 from e2e.targets import Capability
 from e2e.waiting import eventually
+from pavane.raft.offline.restoring import RESTORE_STEP
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane_operator.kube.resources import SECRETS
 
@@ -55,8 +56,8 @@ async def test_a_cluster_that_lost_all_volumes_goes_on_with_a_copy(
         raft.platform.run("raft", "restore", str(copy), str(data), *member)
     raft.platform.run("resume-resource", "raft/q", "--wait", "-n", raft.namespace)
     await raft.until_current(generation=1)
-    raft.append("new")
+    assert raft.append("new") > RESTORE_STEP  # beyond all indices that the lost cluster gave out
     raft.platform.run("rollout", "restart", "raft/q", "-n", raft.namespace)
     await raft.until_current(generation=2)
-    written = [base64.b64decode(entry["data"]) for entry in raft.log() if entry["type"] == "State"]
+    written = [base64.b64decode(entry["data"]) for entry in raft.log(after=RESTORE_STEP) if entry["type"] == "State"]
     assert written == [b"copied", b"new"]
