@@ -18,12 +18,16 @@ import pytest
 from pavane.parts.documents import DEPTH_MAX, TooDeep
 from pavane.runtime import asking
 from pavane.runtime.asking import AnswerRefused, ask
+from pavane_api.immortals import about
 from pavane_api.immortals import service as immortals
 from pavane_api.pods import service as pods
 from pavane_api.problems import Unavailable
+from pavane_api.views import service as views
+from pavane_operator.kinds.dataflow import keeping
 from pavane_operator.kinds.swim import members
 from pavane_operator.kinds.waltz import copies
 from pavane_operator.kube import pods_http
+from pavane_operator.kube.resources import PODS
 from pavane_operator.plan.model import Pod
 from pavane_operator.runtime import polls
 
@@ -171,7 +175,35 @@ async def _faults(http: httpx2.AsyncClient, port: int, monkeypatch: pytest.Monke
     return (await copies.faults_of(http, [asked])) or None
 
 
-@pytest.mark.parametrize("question", [_polled, _listed, _told, _faults])
+async def _here(_: str, __: str) -> str:
+    return HOST
+
+
+async def _about(http: httpx2.AsyncClient, port: int, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr(about, "address_of", _here)
+    monkeypatch.setattr(about, "HTTP", SimpleNamespace(number=port))
+    monkeypatch.setattr(about, "ASK_S", 0.3)
+    return await about._application(http, "default", "ann")
+
+
+async def _views(http: httpx2.AsyncClient, port: int, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr(views, "address_of", _here)
+    monkeypatch.setattr(views, "OPS_PORT", port)
+    monkeypatch.setattr(views, "POD_S", 0.3)
+    control: Any = SimpleNamespace(pods=http)
+    return await views._of_pod(control, "default", "main")
+
+
+async def _kept(http: httpx2.AsyncClient, port: int, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.setattr(keeping, "OPS_PORT", port)
+    monkeypatch.setattr(keeping, "POD_S", 0.3)
+    body = {"metadata": {"labels": {"pavane.dev/generation": "1"}}, "status": {"podIP": HOST}}
+    unused: Any = None
+    dataflows = keeping.Dataflows(unused, http, lambda *_: [(PODS, body)], unused)
+    return await dataflows._said({"status": {"activeGeneration": 1}}, "default", "main")
+
+
+@pytest.mark.parametrize("question", [_polled, _listed, _told, _faults, _about, _views, _kept])
 @pytest.mark.parametrize("body", MEAN)
 async def test_everybody_who_asks_pods_takes_such_an_answer_for_none(
     body: Body, question: Callable[..., Awaitable[object]], monkeypatch: pytest.MonkeyPatch
@@ -187,10 +219,7 @@ async def test_everybody_who_asks_pods_takes_such_an_answer_for_none(
 async def test_a_call_of_an_immortal_whose_answer_is_beyond_the_bounds_is_told_so_at_once(
     body: Body, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def address_of(_: str, __: str) -> str:
-        return HOST
-
-    monkeypatch.setattr(immortals, "address_of", address_of)
+    monkeypatch.setattr(immortals, "address_of", _here)
     async with pod(body) as port, pods_http() as http:
         monkeypatch.setattr(immortals, "HTTP", SimpleNamespace(number=port))
         control: Any = SimpleNamespace(pods=http)
