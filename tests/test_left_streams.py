@@ -13,6 +13,7 @@ from pavane.raft.client import BlockingRaftClient
 from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from pavane.waltz.client import Waltz
+from tests.api.plane import BASE, plane, served
 from tests.services.eventually import eventually
 from tests.services.raft.peers import free_urls
 from tests.services.waltz.running import running_log
@@ -94,6 +95,19 @@ async def test_a_stream_without_asyncio_that_is_left_by_break_has_ended(peer: Ra
 
     await asyncio.to_thread(left)
     await eventually(lambda: not streams_of(peer))
+
+
+async def test_a_stream_of_rest_that_is_left_has_ended(tmp_path: Path) -> None:
+    """As docs/rest.md shows it."""
+    async with plane(tmp_path) as api, served(api, tmp_path, "Tree", "q") as server:
+        await api.http.put(f"{BASE}/q/keys/k", content=b"v")
+        for path in (f"{BASE}/q/keys?watch=true&from=1", f"{BASE}?watch=true"):
+            for _ in range(TIMES):
+                async with api.http.stream("GET", path) as events:
+                    async for line in events.aiter_lines():
+                        if line.startswith("id: "):
+                            break
+            await eventually(lambda: not api.app.state.streams.count and not streams_of(server))
 
 
 async def test_a_feed_of_the_log_that_is_left_by_break_has_ended(tmp_path: Path) -> None:

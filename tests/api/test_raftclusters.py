@@ -129,6 +129,28 @@ async def test_a_misspelt_field_is_named_with_the_one_that_was_meant(tmp_path: P
         assert (answer.status_code, answer.json()["detail"]) == (422, "RaftCluster q: spec.xyz: there is no such field")
 
 
+async def test_a_misspelt_field_beside_the_spec_is_not_left_out(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        etag = (await created(api)).headers["ETag"]
+        wrong = {"spce": {}, "metadata": {"lables": {"a": "b"}}}
+        for method, body in (("PUT", raft_cluster() | wrong), ("PATCH", wrong)):
+            answer = await api.http.request(method, f"{BASE}/q", json=body, headers={"If-Match": "*"})
+            assert answer.status_code == 400, answer.text
+            assert [(error["pointer"], error["detail"]) for error in answer.json()["errors"]] == [
+                ("spce", "there is no such field; did you mean spec?"),
+                ("metadata.lables", "there is no such field; did you mean metadata.labels?"),
+            ]
+        found = await api.http.get(f"{BASE}/q")
+        assert found.headers["ETag"] == etag
+        same = await api.http.put(f"{BASE}/q", json=found.json(), headers={"If-Match": etag})  # all that was read
+        assert same.status_code == 200, same.text
+        refused = await api.http.patch(f"{BASE}/q", json={"status": {}}, headers={"If-Match": "*"})
+        assert (refused.status_code, refused.json()["detail"]) == (
+            400,
+            "A patch changes metadata and spec, not status.",
+        )
+
+
 async def test_lists_are_paged_and_selected(tmp_path: Path) -> None:
     async with plane(tmp_path) as api:
         for name in ("a", "b", "c"):

@@ -4,13 +4,14 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from pavane_api.problems import BadRequest, PreconditionFailed, PreconditionRequired
+from pavane_api.problems import BadRequest, FieldProblem, PreconditionFailed, PreconditionRequired
 from pavane_operator import kube
-from pavane_operator.crds.fields import in_words
+from pavane_operator.crds.fields import in_words, said_of_unknown, unknown_fields
 
 MANAGER = "pavane-api"
 LIST_LIMIT_MAX = 500
 TRIES_MAX = 5  # of a write whose resource gets a new status between reading and writing
+FIELDS_TOLD_MAX = 20  # of a body with more unknown ones: each costs a search
 SETTABLE_METADATA = frozenset({"name", "namespace", "labels", "annotations"})
 
 Result = TypeVar("Result")
@@ -121,9 +122,9 @@ async def patch(
     API set.
     """
     expected = expected_tag(if_match)
-    unknown = set(changes) - {"metadata", "spec", "apiVersion", "kind"}
-    if unknown:
-        raise BadRequest(f"A patch changes metadata and spec, not {', '.join(sorted(unknown))}.")
+    if "status" in changes:
+        raise BadRequest("A patch changes metadata and spec, not status.")
+    _intent(resource, changes)  # what is wrong by itself
 
     async def write() -> kube.Object:
         present = await client.get(resource, name, namespace)
@@ -145,7 +146,10 @@ async def _applied(
 
 
 def _intent(resource: kube.Resource, document: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of a document that a user may set."""
+    """Return the parts of a document that a user may set; raises ``BadRequest`` for fields that no resource has."""
+    if unknown := unknown_fields(resource.kind, document)[:FIELDS_TOLD_MAX]:
+        errors = [FieldProblem(pointer=path, detail=said_of_unknown(resource.kind, path)) for path in unknown]
+        raise BadRequest("; ".join(f"{each.pointer}: {each.detail}" for each in errors), errors=errors)
     for field, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
         if document.get(field, wanted) != wanted:
             raise BadRequest(f"{field} is not that of the path: {wanted}.")

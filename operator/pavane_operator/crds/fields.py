@@ -8,6 +8,13 @@ from pavane.parts.spelling import nearest
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube.errors import UNDECLARED, Cause, Invalid
 
+METADATA = frozenset({
+    "annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers",
+    "generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences",
+    "resourceVersion", "selfLink", "uid",
+})  # fmt: skip
+"""Fields of the metadata of any resource, which a definition leaves to the server."""
+
 _STEP = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 """A name, or which entry of a list it is: ``[0]`` or ``[name="x"]``."""
 
@@ -28,6 +35,14 @@ def said_of_unknown(kind: str, path: str) -> str:
     return "there is no such field" + (f"; did you mean {near}?" if near else "")
 
 
+def unknown_fields(kind: str, document: dict[str, Any]) -> list[str]:
+    """Return the paths of the fields beside and in the metadata that no resource of this kind has."""
+    metadata = document.get("metadata")
+    inner = metadata if isinstance(metadata, dict) else {}
+    beside = [name for name in document if name not in _schemas()[kind]["properties"]]
+    return [*beside, *(f"metadata.{name}" for name in inner if name not in METADATA)]
+
+
 def nearest_field(kind: str, path: str) -> str | None:
     """Return the path of the field that ``path`` probably stands for; its last name is the one that is unknown."""
     schema = _schemas().get(kind, {})
@@ -42,7 +57,10 @@ def nearest_field(kind: str, path: str) -> str | None:
 @functools.cache
 def _schemas() -> dict[str, dict[str, Any]]:
     found = {each["spec"]["names"]["kind"]: each["spec"]["versions"][0] for each in definitions()}
-    return {kind: version["schema"]["openAPIV3Schema"] for kind, version in found.items()}
+    schemas = {kind: version["schema"]["openAPIV3Schema"] for kind, version in found.items()}
+    for schema in schemas.values():
+        schema["properties"]["metadata"] = {"properties": {name: {} for name in METADATA}}
+    return schemas
 
 
 def _cause(kind: str, cause: Cause) -> Cause:
