@@ -164,7 +164,9 @@ class Cluster:
 
     @asynccontextmanager
     async def lock(self, key: Text, *, ttl_s: float = LEASE_S, value: Text = b"") -> AsyncIterator[Lock]:
-        """Wait for a lock and hold it; ``value`` tells people who does. A holder that crashed has it for ``ttl_s``.
+        """Wait for a lock and hold it; ``value`` tells people who does.
+
+        A holder that crashed has it for ``ttl_s``, counted anew whenever the cluster has a new leader.
 
         Raises ``NotALock`` for a key with a value that no lock put there. ``asyncio.timeout`` limits the wait.
         """
