@@ -137,6 +137,19 @@ async def test_a_pod_that_cannot_be_run_leaves_the_others_alone(tmp_path: Path) 
         await eventually(lambda: node.is_ready("bad"))
 
 
+async def test_a_hosts_file_that_could_not_be_written_is_written_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_the_way = tmp_path / "hosts" / ".team.new"
+    in_the_way.mkdir(parents=True)
+    async with running_node(tmp_path) as node:
+        await node.cluster.create("namespaces", {"metadata": {"name": "team"}})
+        await eventually(lambda: "written again" in caplog.text)
+        assert not (tmp_path / "hosts" / "team").exists()
+        in_the_way.rmdir()
+        await eventually((tmp_path / "hosts" / "team").exists)
+
+
 async def test_a_failing_container_backs_off_and_keeps_its_last_state_and_log(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.run("a", "sh", "-c", "echo run in $PAVANE_ROOT; exit 3")

@@ -33,6 +33,7 @@ class Kubelet:
         self._runners: dict[str, PodRunner] = {}  # by uid
         self._tasks: dict[str, asyncio.Task[None]] = {}  # their runs, by uid
         self._stopped = False
+        self._hosts_again: asyncio.TimerHandle | None = None
 
     async def recover(self) -> None:
         """Take over from a former kubelet that may have died: kill what it left, tell of all pods that they ended.
@@ -122,8 +123,13 @@ class Kubelet:
         try:
             self._write_hosts_files(kind, found)
         except OSError as error:  # a full disk, for one
-            _log.warning("the hosts files are written again in %s s: %s", WRITE_AGAIN_SECONDS, error)
-            asyncio.get_running_loop().call_later(WRITE_AGAIN_SECONDS, self._write_hosts, kind, found)
+            if self._hosts_again is None:
+                _log.warning("the hosts files are written again in %s s: %s", WRITE_AGAIN_SECONDS, error)
+                self._hosts_again = asyncio.get_running_loop().call_later(WRITE_AGAIN_SECONDS, self._hosts_due)
+
+    def _hosts_due(self) -> None:
+        self._hosts_again = None
+        self._write_hosts("MODIFIED", {})
 
     def _write_hosts_files(self, kind: str, found: Object) -> None:
         folder = self._settings.folder / "hosts"
