@@ -43,6 +43,7 @@ from tests.services.stage.noting_role import NotingRole
 HOST = "127.64.96.1"
 GENERATION = 3
 TOKEN = Token(GENERATION, 1)
+PACKED = {"UNIMPLEMENTED", "INTERNAL"}  # which of them gRPC says depends on what is first: its words, or the end
 
 
 @dataclass
@@ -411,16 +412,16 @@ async def test_a_taken_port_is_an_error(pod: Pod) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "packing", "code"),
+    ("message", "packing", "codes"),
     [
-        (b"\xff\xff", grpc.Compression.NoCompression, "INVALID_ARGUMENT"),
-        (bytes(ANSWER_BYTES_MAX + 1), grpc.Compression.NoCompression, "RESOURCE_EXHAUSTED"),
-        (bytes(ANSWER_BYTES_MAX), grpc.Compression.Gzip, "INTERNAL"),
+        (b"\xff\xff", grpc.Compression.NoCompression, {"INVALID_ARGUMENT"}),
+        (bytes(ANSWER_BYTES_MAX + 1), grpc.Compression.NoCompression, {"RESOURCE_EXHAUSTED"}),
+        (bytes(ANSWER_BYTES_MAX), grpc.Compression.Gzip, PACKED),
     ],
     ids=["broken", "too large", "packed"],
 )
 async def test_an_answer_that_is_refused_closes_the_stream(
-    message: bytes, packing: grpc.Compression, code: str
+    message: bytes, packing: grpc.Compression, codes: set[str]
 ) -> None:
     async def answer(_: Any, context: Any) -> None:
         await context.read()
@@ -435,7 +436,7 @@ async def test_an_answer_that_is_refused_closes_the_stream(
     await server.start()
     with pytest.raises(StageStreamError) as broken:
         await StageStream(f"{HOST}:{port}", epoch=Epoch(1, 1), kind="raft", generation=1).open()
-    assert broken.value.code == code
+    assert broken.value.code in codes
     await server.stop(0)
 
 
@@ -446,7 +447,7 @@ async def test_a_packed_message_ends_its_stream_and_nothing_else(pod: Pod) -> No
         call: Any = channel.stream_stream(CALL)()
         with contextlib.suppress(grpc.aio.AioRpcError):
             await call.write(bytes(MESSAGE_BYTES_MAX))
-        assert (await end_of(call))[0] == "UNIMPLEMENTED"
+        assert (await end_of(call))[0] in PACKED
     async with pod.stream() as stream:
         assert (await stream.lead_up()).stage is Stage.READ_ONLY
 
