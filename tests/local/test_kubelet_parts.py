@@ -7,7 +7,9 @@ import errno
 import ipaddress
 import os
 import shutil
+import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +22,7 @@ from pavane_local.kubelet.addresses import AddressBlock, AddressesExhausted, Add
 from pavane_local.kubelet.kubelet import hosts_text
 from pavane_local.kubelet.logs import LogOptions, RunLog
 from pavane_local.kubelet.pod import KubeletSettings
-from pavane_local.kubelet.spawn import CannotStart, expand
+from pavane_local.kubelet.spawn import CannotStart, expand, signal_container
 from tests.services.disks import no_file_beyond
 
 
@@ -225,6 +227,13 @@ async def test_a_line_without_end_is_stored_before_it_fills_the_memory(tmp_path:
     assert "".join(pieces) == long.decode()
     assert max(map(len, pieces)) <= logs.LINE_BYTES_MAX + 1000
     assert following == "next"
+
+
+def test_a_process_that_ends_while_it_is_killed_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setattr("pavane_local.kubelet.spawn._started", lambda _: "7")  # as it was a moment ago
+    assert not signal_container(f"process://{ended.pid}/7", signal.SIGKILL)
 
 
 def test_a_volume_is_swapped_as_a_whole_with_modes(tmp_path: Path) -> None:

@@ -90,7 +90,10 @@ def signal_container(container_id: str, number: int) -> bool:
     pid, _, started = container_id.removeprefix(SCHEME).partition("/")
     if not started or _started(int(pid)) != started:
         return False
-    os.killpg(int(pid), number)
+    try:
+        os.killpg(int(pid), number)
+    except ProcessLookupError:  # it ended meanwhile, perhaps because another container of its pod was killed
+        return False
     return True
 
 
