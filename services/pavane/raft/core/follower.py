@@ -8,7 +8,7 @@ from pavane.raft.core.outputs import Corrupt, Route
 from pavane.raft.core.recovering import Recovering
 from pavane.raft.errors import DropReason
 from pavane.raft.state.roles import Role
-from pavane.raft.wire.frames import Frame, Frames
+from pavane.raft.wire.frames import UINT_MAX, Frame, Frames
 from pavane.raft.wire.pv import PvAppend, PvAppendReply
 from pavane.raft.wire.replies import AppendEntriesReply, InstallSnapshotReply
 from pavane.raft.wire.requests import AppendEntries
@@ -83,6 +83,9 @@ class Follower:
     def may_lead(self, leader: str, term: int, last_told: int) -> bool:
         """Whether the sender of entries or a snapshot up to ``last_told`` may be a leader, and we may answer."""
         node = self._node
+        if last_told >= UINT_MAX:  # no log gets there, and what comes behind it could not be said
+            node.drop(DropReason.UINT)
+            return False
         self._recovering.heard(leader, term, last_told)
         effective = node.configurations.effective
         stranger = effective.names(node.id) and not effective.names(leader)
