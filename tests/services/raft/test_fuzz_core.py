@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from tests.fuzz.raft_attack import attack
 
-
 ENTRIES_BEYOND_ALL_INDICES = bytes.fromhex(
     "00cc1726232fcbfee5f000a43b0207006d6d7500a2a7bfd4dbe6ecfafafdfe14001b383b4047004d4e5165696a6d777d088c1caeb5bf"
     "c1c1c9e6ef444c54565a6073859fa7b1c0cdcfe2002764686da630383a3e4c87081bad0159b95dc2d81c9a26e7ff65b84544d6132632"
