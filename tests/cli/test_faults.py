@@ -19,7 +19,7 @@ UNWRITABLE = "/sys"
 """A folder in which not even root makes a file."""
 
 DRIVER = """
-import os, shlex, signal, sys
+import ctypes, os, shlex, signal, sys
 from pathlib import Path
 
 absent, said, runs_s = sys.argv[1].split(","), Path(sys.argv[2]), float(sys.argv[3])
@@ -35,6 +35,8 @@ for words in rows:
     for word in words.split():  # imported once, for all children
         command = command.get_command(context, word)
 
+PR_SET_PDEATHSIG = 1
+libc = ctypes.CDLL(None)
 children = {}
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 for words, row in rows.items():
@@ -42,6 +44,7 @@ for words, row in rows.items():
     if child:
         children[words] = child
         continue
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a server that outlived us would keep its port
     os.setsid()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     for number, name in ((0, "in"), (1, "out"), (2, "err")):
