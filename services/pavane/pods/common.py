@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from pavane.compute.wire import StageReport
 from pavane.pods.settings import PodSettings
 from pavane.runtime.certificates import Certificates
+from pavane.runtime.garbage import freeze_survivors
 from pavane.runtime.metrics import Metric
 from pavane.runtime.process import EXIT_USAGE, Process, write_termination_log
 from pavane.runtime.process import run as run_process
@@ -42,11 +43,14 @@ def run_pod(
     load: Callable[[OwnSettings], Config],
     pod_of: Callable[[OwnSettings, Config, Process], Pod],
     failures: Mapping[type[Exception], int],
+    *,
+    keeps_much: bool = False,
 ) -> int:
     """Run a pod until the process is told to end, and return its exit code.
 
     ``failures`` gives the exit code for each error of making and starting the pod, the narrower class first. Unusable
-    settings (``SettingsError`` of their own or of ``load``) end it with ``EXIT_USAGE`` before anything has begun.
+    settings (``SettingsError`` of their own or of ``load``) end it with ``EXIT_USAGE`` before anything has begun. A pod
+    that ``keeps_much`` has large state without cycles: Python's collector looks at it only once.
     """
     try:
         settings = settings_of.load()
@@ -55,6 +59,8 @@ def run_pod(
         sys.stderr.write(f"the pod's settings are wrong: {error}\n")
         write_termination_log(str(error))
         return EXIT_USAGE
+    if keeps_much:
+        freeze_survivors()
 
     async def body(process: Process) -> None:
         pod = None

@@ -18,7 +18,6 @@ from pavane.raft.core.status import Fence, Status
 from pavane.raft.server import Exit, ForeignStore, RaftServer, StoreError
 from pavane.raft.state.commands import Token as StoredToken
 from pavane.raft.state.configuration import Members, generation_of
-from pavane.runtime.garbage import freeze_survivors
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import Process
@@ -262,5 +261,4 @@ def _holds_permission(role: RaftRole) -> bool:
 def run() -> int:
     """Run this pod and return its exit code (docs/specs/raft.md 17: 0 stopped or fenced, 2 usage, 4 disk, 5 fork)."""
     failures = {ForeignStore: Exit.FOREIGN, StoreError: Exit.DISK, OSError: Exit.DISK}
-    freeze_survivors()
-    return run_pod("raft-server", RaftSettings, load, RaftPod, failures)
+    return run_pod("raft-server", RaftSettings, load, RaftPod, failures, keeps_much=True)

@@ -14,7 +14,6 @@ from pavane.pods.common import certificates_of, rest_fenced, run_pod, stage_json
 from pavane.pods.waltz_metadata import store_of
 from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, WaltzConfig, WaltzServerSettings, load
 from pavane.pods.waltz_settings import metadata as metadata_of
-from pavane.runtime.garbage import freeze_survivors
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process
@@ -232,7 +231,6 @@ class WaltzPod:
 
 def run() -> int:
     """Run this pod and return its exit code: 0 stopped or fenced, 1 failed, 2 usage."""
-    freeze_survivors()  # the newest transactions of each partition are kept in memory
-    return run_pod(
-        "waltz-server", WaltzServerSettings, load, WaltzPod, {SettingsError: EXIT_FAILED, OSError: EXIT_FAILED}
-    )
+    failures = {SettingsError: EXIT_FAILED, OSError: EXIT_FAILED}
+    # The newest transactions of each partition are kept in memory.
+    return run_pod("waltz-server", WaltzServerSettings, load, WaltzPod, failures, keeps_much=True)

@@ -1,5 +1,6 @@
 """What a pod says when its environment or its config file is wrong."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -94,7 +95,9 @@ def test_a_missing_variable_ends_the_pod_with_code_2_and_its_name(
     pod: Pod, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str
 ) -> None:
     monkeypatch.delenv(variable)
+    collector = list(gc.callbacks)
     assert run() == 2
+    assert gc.callbacks == collector, "a pod that never ran has changed the collector of the process that asked it"
     assert variable in capsys.readouterr().err
     assert variable in pod.termination_log.read_text()
 
