@@ -4,12 +4,13 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from pavane.compute.certificates import client_credentials
 from pavane.compute.client import ReplicaStream, StreamEnded
 from pavane.compute.core.controller import ControllerCore, Effect, Hang, Send
+from pavane.compute.effects import EffectLoop
 from pavane.compute.wire import Command, CreateInstance, Epoch, RuntimeConfig
 from pavane.parts.backoff import backoff_s
 from pavane.runtime.certificates import Certificates
@@ -52,8 +53,7 @@ class ReplicaLinks:
         self._on_effect = on_effect
         self._on_superseded = on_superseded
         self._queues: dict[str, _Queue] = {}
-        self._effects: deque[Effect] = deque()
-        self._carrying_out = False
+        self.carry_out = EffectLoop(self._carry_out)
         self._rng = random.Random()  # noqa: S311 -- spreads dialling, guards nothing
 
     async def run(self, replica: str, address: str) -> None:
@@ -102,18 +102,6 @@ class ReplicaLinks:
         return ReplicaStream(
             f"{bracketed(found)}:{port}", queue.connection, self._instance, config=self._config, credentials=credentials
         )
-
-    def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Do what a call of the core has led to."""
-        self._effects.extend(effects)
-        if self._carrying_out:
-            return
-        self._carrying_out = True
-        try:
-            while self._effects:
-                self._carry_out(self._effects.popleft())
-        finally:
-            self._carrying_out = False
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

@@ -12,10 +12,10 @@ supersedes a stream nor is it refused when a stream was served before.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pavane.compute.transport import SUPERSEDED, stale_text
+from pavane.compute.core.ports import EndStream, ExitProcess
+from pavane.compute.core.streams import Phase, Stream, StreamsCore
 from pavane.compute.wire import (
     NONCE_BYTES,
-    PROTOCOL_MAJOR,
     AllowWrites,
     Blocker,
     Command,
@@ -28,29 +28,12 @@ from pavane.compute.wire import (
     Token,
     UpdateConfiguration,
 )
-from pavane.stage.table import Decision, Phase, decide
+from pavane.stage.table import Decision, decide
 from pavane.wire import LocalProtocolError, Stage
 
 OWN = 0  # stream number of the pod's own walk
 OWN_EPOCH = Epoch(0, 0)
 EXIT_INCOMPATIBLE = 3  # a fresh process is the simplest correct answer (docs/specs/compute.md 8.4)
-
-
-@dataclass(frozen=True, slots=True)
-class EndStream:
-    """End ``stream`` with the gRPC status of the name ``code``; the pod's state is kept."""
-
-    stream: int
-    code: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExitProcess:
-    """End the process with ``code``; ``reason`` goes to the termination log."""
-
-    code: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +68,12 @@ Effect = EndStream | ExitProcess | Configure | EnterReadOnly | EnterReadWrite | 
 
 
 @dataclass(slots=True)
-class _Stream:
-    phase: Phase = Phase.OPENED
+class _Stream(Stream):
     told: dict[str, str] = field(default_factory=dict)
     permission: Token | None = None  # AllowWrites that came before InitializationComplete
 
 
-class StageCore:
+class StageCore(StreamsCore[_Stream]):
     """Stage, epochs and token of one pod.
 
     ``live`` are the keys of UpdateConfiguration that may change at any time, ``told`` those that count in the expected
@@ -108,31 +90,17 @@ class StageCore:
         told: frozenset[str] = frozenset(),
         token: Token | None = None,
     ) -> None:
+        super().__init__(_Stream)
         self.kind = kind
         self.generation = generation
         self.stage = Stage.CREATION
         self.token = token
-        self.accepted: Epoch | None = None
         self.blockers: tuple[Blocker, ...] = ()
         self.ignored_settings = 0
         self._live = live
         self._told = told
         self._settings: Mapping[str, str] | None = None
-        self._streams: dict[int, _Stream] = {OWN: _Stream()}
-        self._current: int | None = None
-        self._last_stream = OWN
-
-    def open(self) -> int:
-        """Return the number of a new stream, which may begin to send."""
-        self._last_stream += 1
-        self._streams[self._last_stream] = _Stream()
-        return self._last_stream
-
-    def close(self, stream: int) -> None:
-        """Forget ``stream``; the pod keeps its stage."""
-        self._streams.pop(stream, None)
-        if self._current == stream:
-            self._current = None
+        self._streams[OWN] = _Stream()
 
     def instance_created(self, stream: int) -> bool:
         """Whether responses may be sent on ``stream``: not before CreateInstance (docs/specs/compute.md 2.5)."""
@@ -159,8 +127,7 @@ class StageCore:
             case Decision.UNIMPLEMENTED, _:
                 return self._refuse(stream, "UNIMPLEMENTED", f"a pod of kind {self.kind} takes lifecycle commands only")
             case _:
-                text = f"{type(command).__name__} may not follow in phase {state.phase.name.lower()} of a stream"
-                return self._refuse(stream, "FAILED_PRECONDITION", text)
+                return (self._out_of_order(stream, command, state.phase),)
 
     def own_walk(self, *, to_read_write: bool) -> tuple[Lifecycle, ...]:
         """Return the commands of the pod's own walk, for stream ``OWN`` (docs/specs/operator.md 2.12)."""
@@ -185,17 +152,9 @@ class StageCore:
         return (Report(),)
 
     def _take_epoch(self, stream: int, state: _Stream, command: CreateTimely) -> tuple[Effect, ...]:
-        if command.protocol_major != PROTOCOL_MAJOR:
-            text = f"protocol version {command.protocol_major} is not supported, {PROTOCOL_MAJOR} is"
-            return self._refuse(stream, "UNIMPLEMENTED", text)
-        ended: tuple[Effect, ...] = ()
-        if stream != OWN:
-            if self.accepted is not None and command.epoch <= self.accepted:
-                return self._refuse(stream, "FAILED_PRECONDITION", stale_text(self.accepted))
-            if self._current is not None:
-                ended = self._refuse(self._current, "ABORTED", SUPERSEDED)
-            self.accepted = command.epoch
-            self._current = stream
+        ended = () if stream == OWN else self._follow(stream, command)
+        if stream not in self._streams:
+            return ended
         if command.config != RuntimeConfig():
             return (*ended, ExitProcess(EXIT_INCOMPATIBLE, "CreateTimely asks for another engine than this pod has"))
         state.phase = Phase.GREETED
@@ -248,5 +207,4 @@ class StageCore:
         return (EnterReadWrite(token, dict(state.told)),)
 
     def _refuse(self, stream: int, code: str, text: str) -> tuple[Effect, ...]:
-        self.close(stream)
-        return (EndStream(stream, code, text),)
+        return (self._end(stream, code, text),)

@@ -5,8 +5,9 @@ than the stream, is the business of ``core``.
 """
 
 from collections.abc import Mapping
-from enum import Enum, IntEnum
+from enum import Enum
 
+from pavane.compute.core.streams import Phase
 from pavane.compute.wire import (
     COMPUTATION,
     AllowWrites,
@@ -16,15 +17,6 @@ from pavane.compute.wire import (
     InitializationComplete,
     UpdateConfiguration,
 )
-
-
-class Phase(IntEnum):
-    """How far one stream has come. ``OPENED`` and ``GREETED`` are the two halves of stage Creation."""
-
-    OPENED = 0  # nothing was received
-    GREETED = 1  # CreateTimely was
-    EXPECTING = 2  # CreateInstance was; the expected state is being told
-    COMPLETE = 3  # InitializationComplete was: stages ReadOnly and ReadWrite
 
 
 class Decision(Enum):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pavane.compute.core.ports import EndStream, ExitProcess
 from pavane.compute.wire import (
     NONCE_BYTES,
     AllowWrites,
@@ -21,10 +22,8 @@ from pavane.stage.core import (
     OWN,
     Configure,
     Effect,
-    EndStream,
     EnterReadOnly,
     EnterReadWrite,
-    ExitProcess,
     Report,
     StageCore,
 )

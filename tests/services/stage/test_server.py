@@ -264,7 +264,7 @@ async def test_a_connection_that_speaks_no_http_ends(pod: Pod, monkeypatch: pyte
     short = tuple(
         (name, 200 if name == "grpc.server_handshake_timeout_ms" else value) for name, value in SERVER_OPTIONS
     )
-    monkeypatch.setattr("pavane.stage.server.SERVER_OPTIONS", short)
+    monkeypatch.setattr("pavane.compute.session.SERVER_OPTIONS", short)
     server = StageServer(NotingRole(generation=GENERATION), lambda *_: None, host=HOST, port=0)
     await server.start()
     try:
@@ -459,8 +459,8 @@ async def test_a_stream_that_was_not_opened_says_so(pod: Pod) -> None:
 
 async def test_more_streams_than_allowed_are_refused(pod: Pod) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(server_module.STREAMS_MAX):
+        for _ in range(session_module.STREAMS_MAX):
             await stack.enter_async_context(raw_call(pod))
-        await eventually(lambda: pod.server.streams == server_module.STREAMS_MAX)
+        await eventually(lambda: pod.server.streams == session_module.STREAMS_MAX)
         async with raw_call(pod) as call:
             assert (await end_of(call))[0] == "RESOURCE_EXHAUSTED"

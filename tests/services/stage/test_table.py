@@ -4,6 +4,8 @@ from typing import get_args
 
 import pytest
 
+from pavane.compute.core.ports import EndStream
+from pavane.compute.core.streams import Phase
 from pavane.compute.wire import (
     NONCE_BYTES,
     AllowCompaction,
@@ -22,8 +24,8 @@ from pavane.compute.wire import (
     Token,
     UpdateConfiguration,
 )
-from pavane.stage.core import EndStream, StageCore
-from pavane.stage.table import TABLE, Decision, Phase, decide
+from pavane.stage.core import StageCore
+from pavane.stage.table import TABLE, Decision, decide
 
 GENERATION = 3
 COMMANDS: dict[str, Command] = {

@@ -197,7 +197,7 @@ async def test_half_a_handshake_ends(tmp_path: Path, monkeypatch: pytest.MonkeyP
     short = tuple(
         (name, 200 if name == "grpc.server_handshake_timeout_ms" else value) for name, value in SERVER_OPTIONS
     )
-    monkeypatch.setattr("pavane.stage.server.SERVER_OPTIONS", short)
+    monkeypatch.setattr("pavane.compute.session.SERVER_OPTIONS", short)
     secured = SecuredPod(tmp_path)
     await secured.server.start()
     try:

@@ -7,7 +7,6 @@ them; the next stream that tells the expected state to its end drops them and bu
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 from pavane.compute.core.exports import Dataflow, Export
 from pavane.compute.core.outbox import Outbox
@@ -18,19 +17,17 @@ from pavane.compute.core.ports import (
     Configure,
     Drop,
     Effect,
-    EndStream,
     ExitProcess,
     Read,
     Start,
     StopReading,
     Wake,
 )
+from pavane.compute.core.streams import Phase, Stream, StreamsCore
 from pavane.compute.state.history import History, HistoryError, StillAlive
 from pavane.compute.state.reconcile import reconcile, same_runtime
-from pavane.compute.transport import SUPERSEDED, stale_text
 from pavane.compute.wire import (
     CLOSED,
-    PROTOCOL_MAJOR,
     AllowCompaction,
     AllowWrites,
     Blocker,
@@ -42,7 +39,6 @@ from pavane.compute.wire import (
     CreateInstance,
     CreateTimely,
     DataflowDescription,
-    Epoch,
     Failure,
     InitializationComplete,
     MaterializedView,
@@ -71,17 +67,8 @@ RESULT_BYTES_MAX = 1 << 30  # of one answer, unless the setting below says other
 RESULT_SETTING = "result.maxSize"
 
 
-class _Phase(IntEnum):
-    OPENED = 0
-    GREETED = 1
-    EXPECTING = 2
-    COMPLETE = 3
-
-
 @dataclass(slots=True)
-class _Stream:
-    phase: _Phase = _Phase.OPENED
-    timely: CreateTimely | None = None
+class _Stream(Stream):
     expected: list[Command] = field(default_factory=list)
     outbox: Outbox = field(default_factory=Outbox)
 
@@ -93,7 +80,7 @@ class _OpenPeek:
     reading: bool = False
 
 
-class ReplicaCore:
+class ReplicaCore(StreamsCore[_Stream]):
     """Streams, epochs, dataflows and open peeks of one replica.
 
     ``generation`` is the pod's own. ``live_options`` are engine options that may differ from those the process runs
@@ -107,9 +94,9 @@ class ReplicaCore:
         live_options: frozenset[str] = frozenset(),
         settings: frozenset[str] = frozenset(),
     ) -> None:
+        super().__init__(_Stream)
         self.generation = generation
         self.stage = Stage.CREATION
-        self.accepted: Epoch | None = None
         self.token: Token | None = None
         self.configuration: dict[str, str] = {}
         self.blockers: tuple[Blocker, ...] = ()
@@ -120,9 +107,6 @@ class ReplicaCore:
         self._settings = settings | {RESULT_SETTING}
         self._runtime: RuntimeConfig | None = None
         self._instance: CreateInstance | None = None
-        self._streams: dict[int, _Stream] = {}
-        self._current: int | None = None
-        self._last_stream = 0
         self._history = History()
         self._flows: dict[int, Dataflow] = {}
         self._exports: dict[str, Export] = {}
@@ -133,23 +117,6 @@ class ReplicaCore:
         self._effects: list[Effect] = []
 
     # ---- streams
-
-    def open(self) -> int:
-        """Return the number of a new stream, which may begin to send."""
-        self._last_stream += 1
-        self._streams[self._last_stream] = _Stream()
-        return self._last_stream
-
-    def close(self, stream: int) -> None:
-        """Forget ``stream``; dataflows run on."""
-        self._streams.pop(stream, None)
-        if self._current == stream:
-            self._current = None
-
-    def greeted(self, stream: int) -> bool:
-        """Whether the stream's CreateTimely was accepted and it was not ended since."""
-        state = self._streams.get(stream)
-        return state is not None and state.phase >= _Phase.GREETED
 
     def outbox(self, stream: int) -> Outbox:
         """What waits to be sent on ``stream``; empty for one that has ended."""
@@ -162,22 +129,21 @@ class ReplicaCore:
         if state is None or self.exiting is not None:
             return ()
         match state.phase, command:
-            case _Phase.OPENED, CreateTimely():
+            case Phase.OPENED, CreateTimely():
                 self._take_epoch(stream, state, command)
-            case _Phase.GREETED, CreateInstance():
+            case Phase.GREETED, CreateInstance():
                 self._check_instance(state, command)
-            case ((_Phase.EXPECTING | _Phase.COMPLETE), UpdateConfiguration()):
+            case ((Phase.EXPECTING | Phase.COMPLETE), UpdateConfiguration()):
                 self._configure(state, command)
-            case _Phase.EXPECTING, InitializationComplete():
+            case Phase.EXPECTING, InitializationComplete():
                 self._complete(stream, state)
             case (
-                (_Phase.EXPECTING | _Phase.COMPLETE),
+                (Phase.EXPECTING | Phase.COMPLETE),
                 (CreateDataflow() | Schedule() | AllowCompaction() | Peek() | CancelPeek() | AllowWrites()),
             ):
                 self._compute(stream, state, command)
             case _:
-                text = f"{type(command).__name__} may not follow in phase {state.phase.name.lower()} of a stream"
-                self._refuse(stream, "FAILED_PRECONDITION", text)
+                self._effects.append(self._out_of_order(stream, command, state.phase))
         return self._done()
 
     # ---- results of the engine
@@ -265,21 +231,14 @@ class ReplicaCore:
     # ---- the beginning of a stream
 
     def _take_epoch(self, stream: int, state: _Stream, command: CreateTimely) -> None:
-        if command.protocol_major != PROTOCOL_MAJOR:
-            text = f"protocol version {command.protocol_major} is not supported, {PROTOCOL_MAJOR} is"
-            self._refuse(stream, "UNIMPLEMENTED", text)
+        self._effects.extend(self._follow(stream, command))
+        if stream not in self._streams:
             return
-        if self.accepted is not None and command.epoch <= self.accepted:
-            self._refuse(stream, "FAILED_PRECONDITION", stale_text(self.accepted))
-            return
-        if self._current is not None:
-            self._refuse(self._current, "ABORTED", SUPERSEDED)
-        self.accepted, self._current = command.epoch, stream
         if self._runtime is not None and not same_runtime(self._runtime, command.config, self._live_options):
             self._exit(EXIT_INCOMPATIBLE, "CreateTimely asks for another engine than the one that runs")
             return
         self._runtime = command.config
-        state.phase, state.timely = _Phase.GREETED, command
+        state.phase = Phase.GREETED
 
     def _check_instance(self, state: _Stream, command: CreateInstance) -> None:
         if (command.kind, command.generation) != (KIND, self.generation):
@@ -298,13 +257,13 @@ class ReplicaCore:
             self._exit(EXIT_INCOMPATIBLE, "CreateInstance differs from what this process was created with")
             return
         self._instance = command
-        state.phase = _Phase.EXPECTING
+        state.phase = Phase.EXPECTING
         self.stage = max(self.stage, Stage.INITIALIZATION)
 
     def _configure(self, state: _Stream, command: UpdateConfiguration) -> None:
         known = {key: value for key, value in command.settings.items() if key in self._settings}
         self.ignored_settings += len(command.settings) - len(known)
-        if state.phase is _Phase.EXPECTING:
+        if state.phase is Phase.EXPECTING:
             state.expected.append(command)
         else:
             self._history.push(command)
@@ -325,7 +284,7 @@ class ReplicaCore:
         plan = reconcile(self._history, expected, reuse=False)
         self._clean_up()
         history.initialized = True
-        state.phase, state.expected, self._history = _Phase.COMPLETE, [], history
+        state.phase, state.expected, self._history = Phase.COMPLETE, [], history
         self.stage = max(self.stage, Stage.READ_ONLY)
         self._changed = True
         for command in plan.commands:
@@ -351,7 +310,7 @@ class ReplicaCore:
             isinstance(sink.connection, CopyTo) for sink in command.dataflow.sink_exports
         ):
             self._refuse(stream, "UNIMPLEMENTED", "copies to files are not supported; read the view instead")
-        elif state.phase is _Phase.COMPLETE:
+        elif state.phase is Phase.COMPLETE:
             try:
                 effective = self._history.push(command)
             except StillAlive as error:
@@ -538,7 +497,7 @@ class ReplicaCore:
     def _reporter(self) -> int | None:
         """The stream that answers go to: the current one, once it has told its expected state."""
         state = None if self._current is None else self._streams.get(self._current)
-        return self._current if state is not None and state.phase is _Phase.COMPLETE else None
+        return self._current if state is not None and state.phase is Phase.COMPLETE else None
 
     def _tell_moved(self, export: Export) -> None:
         if self._reporter() is not None:
@@ -557,8 +516,7 @@ class ReplicaCore:
             self._effects.append(Wake(stream))
 
     def _refuse(self, stream: int, code: str, text: str) -> None:
-        self.close(stream)
-        self._effects.append(EndStream(stream, code, text))
+        self._effects.append(self._end(stream, code, text))
 
     def _exit(self, code: int, reason: str) -> None:
         if self.exiting is None:
