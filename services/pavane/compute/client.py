@@ -16,7 +16,15 @@ from typing import Any, Self, TypeVar
 import grpc
 
 from pavane.compute.tls import StageCredentials
-from pavane.compute.transport import ACCEPTED, CALL, CLIENT_OPTIONS, SUPERSEDED, exit_code, stale_epoch
+from pavane.compute.transport import (
+    ACCEPTED,
+    CALL,
+    CLIENT_OPTIONS,
+    SUPERSEDED,
+    ChannelOptions,
+    exit_code,
+    stale_epoch,
+)
 from pavane.compute.wire import (
     NONCE_BYTES,
     Command,
@@ -55,7 +63,10 @@ class StreamEnded(Exception):
 
 
 class ReplicaStream:
-    """One stream to the replica at ``address`` (``host:port``), used once. A new one needs a greater epoch."""
+    """One stream to the replica at ``address`` (``host:port``), used once. A new one needs a greater epoch.
+
+    Several tasks may send, one receives.
+    """
 
     def __init__(
         self,
@@ -65,21 +76,24 @@ class ReplicaStream:
         *,
         config: RuntimeConfig | None = None,
         credentials: StageCredentials | None = None,
+        options: ChannelOptions = CLIENT_OPTIONS,
     ) -> None:
         self.address = address
         self.epoch = epoch
         self._instance = instance
         self._config = config or RuntimeConfig()
         self._credentials = credentials
+        self._options = options
+        self._writing = asyncio.Lock()
         self._channel: grpc.aio.Channel | None = None
         self._call: Any = None
 
     async def open(self) -> None:
         """Dial, send CreateTimely, wait until it is accepted, send CreateInstance. Raises ``StreamEnded``."""
         if self._credentials is None:
-            self._channel = grpc.aio.insecure_channel(self.address, options=CLIENT_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(self.address, options=self._options)
         else:
-            options = (*CLIENT_OPTIONS, *self._credentials.channel_options())
+            options = (*self._options, *self._credentials.channel_options())
             credentials = self._credentials.channel_credentials()
             self._channel = grpc.aio.secure_channel(self.address, credentials, options=options)
         traceparent = current_traceparent()
@@ -88,7 +102,7 @@ class ReplicaStream:
             await self.send(CreateTimely(self.epoch, os.urandom(NONCE_BYTES), self._config))
             # gRPC loses the status of a call that is refused while a message is on its way: wait for the acceptance.
             if ACCEPTED not in dict(await self._within(self._call.initial_metadata()) or ()):
-                await self._within(self._status())
+                await self._within(self._refusal())
             await self.send(self._instance)
         except BaseException:
             await self.close()
@@ -96,27 +110,26 @@ class ReplicaStream:
 
     async def send(self, command: Command, traceparent: str = "") -> None:
         """Send one command; returns when gRPC has taken it. Raises ``StreamEnded``."""
-        if self._call is None:
-            raise LocalProtocolError("the stream was not opened: use `async with ReplicaStream(…)` or open()")
-        try:
-            await self._within(self._call.write(encode_command(command, traceparent)))
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await self._within(self._status())
+        call = self._opened()
+        async with self._writing:
+            try:
+                await self._within(call.write(encode_command(command, traceparent)))
+            except asyncio.InvalidStateError:  # the stream has ended meanwhile
+                await self._within(self._status())
 
     async def receive(self) -> Response:
         """Return the next response. Raises ``StreamEnded``; a response that is none ends the stream, too."""
-        if self._call is None:
-            raise LocalProtocolError("the stream was not opened: use `async with ReplicaStream(…)` or open()")
+        call = self._opened()
         try:
-            data = await self._call.read()
+            data = await call.read()
             if data is grpc.aio.EOF:
                 await self._status()
             return decode_response(data)
         except grpc.aio.AioRpcError as error:
             raise self._ended(error) from None
         except RemoteProtocolError as error:
-            self._call.cancel()
-            text = f"the replica's answer is broken: {error}"
+            call.cancel()
+            text = f"the pod's answer is broken: {error}"
             raise StreamEnded(self.address, "INVALID_ARGUMENT", text) from error
 
     async def close(self) -> None:
@@ -135,17 +148,27 @@ class ReplicaStream:
     ) -> None:
         await self.close()
 
+    def _opened(self) -> Any:
+        if self._call is None:
+            raise LocalProtocolError("the stream was not opened: use it by `async with`, or call open()")
+        return self._call
+
+    async def _refusal(self) -> None:
+        """Raise why CreateTimely was not accepted; what the pod says else does not count."""
+        while True:
+            await self.receive()
+
     async def _status(self) -> None:
         """Raise why the call has ended, as soon as it has."""
         code = await self._call.code()
-        raise StreamEnded(self.address, code.name, await self._call.details() or "the replica ended the stream")
+        raise StreamEnded(self.address, code.name, await self._call.details() or "the pod ended the stream")
 
     async def _within(self, answer: Awaitable[Answer]) -> Answer:
         try:
             async with asyncio.timeout(CALL_SECONDS_MAX):
                 return await answer
         except TimeoutError:
-            text = f"the replica took nothing for {CALL_SECONDS_MAX:g} s"
+            text = f"the pod took nothing for {CALL_SECONDS_MAX:g} s"
             raise StreamEnded(self.address, "DEADLINE_EXCEEDED", text) from None
         except grpc.aio.AioRpcError as error:
             raise self._ended(error) from None

@@ -12,7 +12,8 @@ ACCEPTED = "pavane-accepted"  # initial metadata of a call whose CreateTimely wa
 KEEPALIVE_MS = 4_000  # docs/specs/compute.md 2.1; with the time-out less than the 10 s that users wait for
 KEEPALIVE_TIMEOUT_MS = SILENT_S * 1000  # of gRPC's question, and of bytes that nobody acknowledges
 
-OPTIONS: tuple[tuple[str, int], ...] = (
+ChannelOptions = tuple[tuple[str, int], ...]
+OPTIONS: ChannelOptions = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
@@ -25,7 +26,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 SERVER_CONNECTIONS_MAX = 64  # those that drive a pod are few; without a limit strangers take all its descriptors
 HANDSHAKE_MS = 5000
 IDLE_MS = 30_000  # a connection without a stream; streams are judged by their certificates, this ends the rest of them
-SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
+SERVER_OPTIONS: ChannelOptions = (
     *OPTIONS,
     ("grpc.max_allowed_incoming_connections", SERVER_CONNECTIONS_MAX),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
@@ -34,7 +35,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),  # gRPC's own measurements of the bandwidth are pings that nobody can space
 )
-CLIENT_OPTIONS: tuple[tuple[str, int], ...] = (
+CLIENT_OPTIONS: ChannelOptions = (
     *OPTIONS,
     ("grpc.enable_http_proxy", 0),  # a pod's address is never behind a proxy of the environment
     ("grpc.enable_retries", 0),  # a stream is begun again by whoever drives it, with a new epoch

@@ -12,13 +12,11 @@ that is greater (docs/specs/compute.md 2.3).
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import grpc
 from opentelemetry.semconv._incubating.attributes.rpc_attributes import (
     RPC_METHOD,
     RPC_SYSTEM_NAME,
@@ -27,14 +25,13 @@ from opentelemetry.semconv._incubating.attributes.rpc_attributes import (
 from opentelemetry.semconv.attributes.server_attributes import SERVER_ADDRESS
 from opentelemetry.trace import SpanKind, get_tracer
 
+from pavane.compute.client import CALL_SECONDS_MAX, ReplicaStream, StreamEnded
 from pavane.compute.tls import StageCredentials
-from pavane.compute.transport import ACCEPTED, CALL, CLIENT_OPTIONS, RPC_NAME, SUPERSEDED, UNTRACED, stale_epoch
+from pavane.compute.transport import CLIENT_OPTIONS, RPC_NAME
 from pavane.compute.wire import (
-    NONCE_BYTES,
     STAGE_COLLECTION,
     AllowWrites,
     CreateInstance,
-    CreateTimely,
     Epoch,
     Frontiers,
     InitializationComplete,
@@ -43,14 +40,11 @@ from pavane.compute.wire import (
     StageReport,
     Token,
     UpdateConfiguration,
-    decode_response,
-    encode_command,
 )
 from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch
-from pavane.telemetry import TRACEPARENT, current_traceparent
-from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
+from pavane.telemetry import current_traceparent
+from pavane.wire import Stage
 
-CALL_SECONDS_MAX = 10.0  # of dialling and of one command (docs/specs/operator.md 3)
 ANSWER_BYTES_MAX = 1 << 20  # of a report; an operator keeps streams to many pods, of people who do not know each other
 _RECEIVE = "grpc.max_receive_message_length"
 OPTIONS = (*(each for each in CLIENT_OPTIONS if each[0] != _RECEIVE), (_RECEIVE, ANSWER_BYTES_MAX))
@@ -59,7 +53,9 @@ _tracer = get_tracer(__name__)
 
 Answer = TypeVar("Answer")
 
-_UNREACHABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN", "UNAUTHENTICATED"})
+_UNREACHABLE = frozenset(
+    {"OK", "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "INTERNAL", "UNKNOWN", "UNAUTHENTICATED"}
+)
 
 
 class StageStream:
@@ -84,17 +80,14 @@ class StageStream:
         on_change: Callable[[], None] | None = None,
     ) -> None:
         self.address = address
-        self._credentials = credentials
         self.epoch = epoch
-        self._instance = CreateInstance(kind, generation, dict(settings or {}))
+        instance = CreateInstance(kind, generation, dict(settings or {}))
+        self._stream = ReplicaStream(address, epoch, instance, credentials=credentials, options=OPTIONS)
         self._on_change = on_change
         self._report: StageReport | None = None
         self._closed: StageStreamError | None = None
         self._change = asyncio.Event()
-        self._channel: grpc.aio.Channel | None = None
-        self._call: Any = None
         self._reader: asyncio.Task[None] | None = None
-        self._write_lock = asyncio.Lock()
         self._led_up = False
         self._attributes = {
             RPC_SYSTEM_NAME: RpcSystemNameValues.GRPC.value,
@@ -118,18 +111,12 @@ class StageStream:
         Raises ``StageUnreachable``, ``StaleEpoch`` (with the epoch that the pod has accepted), ``StageSuperseded`` or
         another ``StageStreamError``; the stream is closed then.
         """
-        self._channel = _channel(self.address, self._credentials)
-        traceparent = current_traceparent()
-        metadata = ((TRACEPARENT, traceparent),) if traceparent else ()
-        self._call = self._channel.stream_stream(CALL)(metadata=metadata)
-        self._reader = asyncio.create_task(self._read(), name=f"stage stream {self.address}")
         try:
-            await self._send(CreateTimely(self.epoch, os.urandom(NONCE_BYTES)))
-            # gRPC loses the status of a call that is refused while a message is on its way: wait for the acceptance.
-            if ACCEPTED not in dict(await self._within(self._call.initial_metadata()) or ()):
-                await self._within(self.wait_for(lambda _: False))
-            await self._send(self._instance)
+            await self._stream.open()
+            self._reader = asyncio.create_task(self._read(), name=f"stage stream {self.address}")
             return await self._within(self.wait_for(lambda _: True))
+        except StreamEnded as ended:
+            raise self._end(ended) from None
         except BaseException:
             await self.close()
             raise
@@ -169,16 +156,12 @@ class StageStream:
 
     async def close(self) -> None:
         """End the stream. The pod keeps its stage and goes on."""
-        if self._closed is None:
-            self._end(StageUnreachable(self.address, "CANCELLED", "closed on this side"))
+        self._end(StreamEnded(self.address, "CANCELLED", "closed on this side"))
         if self._reader is not None:
             self._reader.cancel()
             # Not awaited itself: a cancellation of ours would be taken for the reader's, and be lost.
             await asyncio.wait({self._reader})
-        if self._call is not None:
-            self._call.cancel()
-        if self._channel is not None:
-            await self._channel.close()
+        await self._stream.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -198,51 +181,24 @@ class StageStream:
             raise StageUnreachable(self.address, "DEADLINE_EXCEEDED", text) from None
 
     async def _send(self, command: Lifecycle) -> None:
-        if isinstance(command, UNTRACED):
-            await self._write(encode_command(command))
-            return
+        if self._closed is not None:
+            raise self._closed
         name = f"stage/{type(command).__name__}"
         with _tracer.start_as_current_span(name, kind=SpanKind.CLIENT, attributes=self._attributes):
-            await self._write(encode_command(command, current_traceparent()))
-
-    async def _write(self, data: bytes) -> None:
-        async with self._write_lock:
-            if self._closed is not None:
-                raise self._closed
-            if self._call is None:
-                raise LocalProtocolError("the stream was not opened: use `async with StageStream(…)` or open()")
             try:
-                async with asyncio.timeout(CALL_SECONDS_MAX):
-                    await self._call.write(data)
-            except TimeoutError:
-                text = f"the pod has read nothing for {CALL_SECONDS_MAX:g} s"
-                raise StageUnreachable(self.address, "DEADLINE_EXCEEDED", text) from None
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                # The stream ended meanwhile. Its reader knows the status and the words, and raises them here.
-                await self._within(self.wait_for(lambda _: False))
+                await self._stream.send(command, current_traceparent())
+            except StreamEnded as ended:
+                raise self._end(ended) from None
 
     async def _read(self) -> None:
         try:
-            while (data := await self._call.read()) is not grpc.aio.EOF:
-                self._receive(decode_response(data))
-            self._end(StageUnreachable(self.address, "OK", "the pod ended the stream"))
-        except grpc.aio.AioRpcError as error:
-            self._end(self._reason(error.code().name, error.details() or ""))
-        except RemoteProtocolError as error:
-            self._end(StageStreamError(self.address, "INVALID_ARGUMENT", f"the pod's answer is broken: {error}"))
+            while True:
+                self._receive(await self._stream.receive())
+        except StreamEnded as ended:
+            self._end(ended)
         finally:
             # Also gRPC cancels: a stream never ends unnoticed.
-            self._end(StageUnreachable(self.address, "CANCELLED", "the call was cancelled"))
-
-    def _reason(self, code: str, text: str) -> StageStreamError:
-        accepted = stale_epoch(text) if code == "FAILED_PRECONDITION" else None
-        if accepted is not None:
-            return StaleEpoch(self.address, text, accepted)
-        if code == "ABORTED" and text == SUPERSEDED:
-            return StageSuperseded(self.address, code, text)
-        if code in _UNREACHABLE:
-            return StageUnreachable(self.address, code, text)
-        return StageStreamError(self.address, code, text)
+            self._end(StreamEnded(self.address, "CANCELLED", "the call was cancelled"))
 
     def _receive(self, response: Response) -> None:
         if isinstance(response, StageReport):
@@ -258,10 +214,11 @@ class StageStream:
             return
         self._wake()
 
-    def _end(self, reason: StageStreamError) -> None:
+    def _end(self, ended: StreamEnded) -> StageStreamError:
         if self._closed is None:
-            self._closed = reason
+            self._closed = _error(ended)
             self._wake()
+        return self._closed
 
     def _wake(self) -> None:
         self._change.set()
@@ -270,8 +227,11 @@ class StageStream:
             self._on_change()
 
 
-def _channel(address: str, credentials: StageCredentials | None) -> grpc.aio.Channel:
-    if credentials is None:
-        return grpc.aio.insecure_channel(address, options=OPTIONS)
-    options = (*OPTIONS, *credentials.channel_options())
-    return grpc.aio.secure_channel(address, credentials.channel_credentials(), options=options)
+def _error(ended: StreamEnded) -> StageStreamError:
+    """Return the error that says the same of a stage stream."""
+    if ended.accepted is not None:
+        return StaleEpoch(ended.address, ended.text, ended.accepted)
+    if ended.superseded:
+        return StageSuperseded(ended.address, ended.code, ended.text)
+    kind = StageUnreachable if ended.code in _UNREACHABLE else StageStreamError
+    return kind(ended.address, ended.code, ended.text)
