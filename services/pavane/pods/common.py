@@ -121,13 +121,11 @@ def stage_metrics(stage: StageServer) -> list[Metric]:
     ]
 
 
-async def rest_fenced(process: Process, stage: StageServer | None, generation: int) -> None:
+async def rest_fenced(process: Process, generation: int) -> None:
     """Tell that a later generation took over, rest, and end the process with code 0 (operator.md 2.12)."""
     reason = f"fenced: generation {generation} was superseded by a later one; this pod has nothing left to do"
     _logger.warning(reason)
     write_termination_log(reason)
-    if stage is not None:
-        stage.notify()
     await asyncio.sleep(FENCED_SECONDS)
     process.exit(EXIT_STOPPED, reason)
     await process.ended()

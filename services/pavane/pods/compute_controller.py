@@ -5,18 +5,17 @@ greatest token in the partition of ticks. The pod of the next generation builds 
 from the moment on at which its own token stands there. Specified in docs/specs/compute.md 11.
 """
 
-import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from pavane.compute.wire import Blocker, Token
+from pavane.compute.wire import Blocker
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.controlling import Controller
 from pavane.dataflow.entries import EntryError
 from pavane.dataflow.keeping import Keeper
 from pavane.dataflow.ports import EngineError, Table, View
 from pavane.dataflow.tracing import Tracing
-from pavane.pods.common import certificates_of, rest_fenced, run_pod
+from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, load
 from pavane.pods.computing import Kept, engine_of, make_clocks
 from pavane.pods.staged import StagedPod
@@ -24,11 +23,9 @@ from pavane.runtime.certificates import Certificates
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
+from pavane.stage.server import StageServer
 from pavane.waltz.client import Waltz, WaltzError
 from pavane.wire import Stage
-
-KIND = "computecluster"  # CreateInstance.kind (docs/specs/compute.md 5)
-LOOK_S = 0.2  # how often the pod looks at its fence while it does not write
 
 
 class OwnViews(Kept[Keeper]):
@@ -187,80 +184,41 @@ def shown(tick: int, views: Iterable[tuple[View, int, str, Iterable[Table]]], ba
     }
 
 
-class ControllerRole:
-    """The stage server's view of the views."""
-
-    kind = KIND
-    unit = "ticks"
-    live_settings: frozenset[str] = frozenset()
-    told_settings: frozenset[str] = frozenset()
-    token: Token | None = None  # the log remembers
-
-    def __init__(self, kept: Kept[Any]) -> None:
-        self.kept = kept
-        self.generation = kept.generation
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        """A pod has no live settings, so the stage server never calls this."""
-
-    async def read_only(self) -> None:
-        """Build the views beside who writes them."""
-        self.kept.following.set()
-
-    async def read_write(self, token: Token, told: Mapping[str, str]) -> bool:
-        """Let the keeper fence and write; the fence in the log is what counts, and it takes what time it takes."""
-        self.kept.allowed.set()
-        return True
-
-    def report(self) -> RoleReport:
-        """Return what the views say of themselves."""
-        return self.kept.report()
-
-
-class ComputePod(StagedPod):
+class ComputePod(StagedPod[Kept[Any]]):
     """One pod: the views and everything around them."""
 
+    look_s = 0.2
+
     def __init__(self, settings: ComputeSettings, config: ComputeConfig, process: Process) -> None:
-        self._kept: Kept[Any]
-        if config.replicas:
-            self._kept = LedViews(settings, config, certificates_of(settings, process))
-        else:
-            self._kept = OwnViews(settings, config)
-        super().__init__(settings, process, ControllerRole(self._kept), {"/views": self._kept.views})
+        certificates = certificates_of(settings, process)
+        kept = LedViews(settings, config, certificates) if config.replicas else OwnViews(settings, config)
+        super().__init__(settings, process, kept, certificates, {"/views": kept.views})
 
     async def _run(self) -> None:
         try:
-            await self._kept.run()
+            await self._role.run()
         except (EngineError, EntryError, WaltzError) as error:
             self._process.exit(EXIT_FAILED, str(error))
         except OSError as error:
             self._process.exit(EXIT_FAILED, f"{error.filename}: {error.strerror}")
         else:
-            await rest_fenced(self._process, self._stage, self._generation)
+            await self._rest_fenced()
 
-    async def _follow_fence(self) -> None:
-        kept, stage = self._kept, self._stage
-        while not self._process.ending and not kept.allowed.is_set():
-            try:
-                fence = await kept.keeping.written_by() if kept.keeping is not None else 0
-            except WaltzError:
-                fence = 0
-            if fence > kept.generation and not kept.following.is_set():
-                kept.fenced = True
-                await rest_fenced(self._process, stage, kept.generation)
-            if fence == kept.generation and stage.stage < Stage.READ_WRITE:
-                await stage.walk()
-            stage.notify()
-            await asyncio.sleep(LOOK_S)
-        while not self._process.ending:
-            stage.notify()
-            await asyncio.sleep(LOOK_S)
+    async def _look(self, stage: StageServer) -> None:
+        kept = self._role
+        if kept.allowed.is_set():
+            return
+        try:
+            fence = await kept.keeping.written_by() if kept.keeping is not None else 0
+        except WaltzError:
+            fence = 0
+        if fence > kept.generation and not kept.following.is_set():
+            await self._rest_fenced()
+        if fence == kept.generation and stage.stage < Stage.READ_WRITE:
+            await stage.walk()
 
-    async def _end(self) -> None:
-        pass  # the keeper's task ends with the process
-
-    def _unready(self) -> str | None:
-        return self._kept.unready()
+    def _unready(self, stage: Stage) -> str | None:
+        return self._role.unready()
 
 
 def run() -> int:

@@ -92,7 +92,7 @@ class ReplicaPod:
 
     async def _rest(self) -> None:
         self._fault = "fenced by a later generation"
-        await rest_fenced(self._process, None, self._settings.generation)
+        await rest_fenced(self._process, self._settings.generation)
 
     def _ready_fault(self) -> str | None:
         if self._process.ending:

@@ -6,18 +6,18 @@ import asyncio
 import logging
 import time
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from pavane.compute.wire import Blocker
+from pavane.compute.wire import Blocker, Token
 from pavane.dataflow.keeping import Clocks, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Engine as SqlEngine
 from pavane.dataflow.ports import Fenced
 from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, Engine
+from pavane.pods.staged import PodRole
 from pavane.runtime.settings import SettingsError
-from pavane.stage.role import RoleReport
 from pavane.waltz.client import Unavailable, Waltz, trusting
 
 AGAIN_S = 1.0  # until a log that did not answer is asked again
@@ -41,12 +41,14 @@ class Keeping(Protocol):
 K = TypeVar("K", bound=Keeping)
 
 
-class Kept(ABC, Generic[K]):
-    """The views of this pod, and what it says of them."""
+class Kept(PodRole, Generic[K]):
+    """The views of this pod, and what it says of them; the log remembers who may write."""
+
+    kind = "computecluster"
+    unit = "ticks"
 
     def __init__(self, settings: ComputeSettings, config: ComputeConfig) -> None:
-        self.generation = settings.generation
-        self.fenced = False
+        super().__init__(settings.generation)
         self.fault = "the log was not reached yet"
         self.keeping: K | None = None
         self.allowed = asyncio.Event()
@@ -56,6 +58,15 @@ class Kept(ABC, Generic[K]):
         self._scripts = config.parsed()
         self._place = Place(config.ticks, config.views)
         self._interval_s = config.interval_ms / 1000
+
+    async def read_only(self) -> None:
+        """Build the views beside who writes them."""
+        self.following.set()
+
+    async def read_write(self, token: Token, told: Mapping[str, str]) -> bool:
+        """Let the keeper fence and write; the fence in the log is what counts, and it takes what time it takes."""
+        self.allowed.set()
+        return True
 
     async def run(self) -> None:
         """Keep the views until a later generation writes. Raises ``EngineError``, ``EntryError``, ``OSError``."""
@@ -112,17 +123,11 @@ class Kept(ABC, Generic[K]):
         """Why the views are not built up to the tick at which they began."""
 
     @abstractmethod
-    def report(self) -> RoleReport:
-        """Return what the views say of themselves to an operator."""
-
-    @abstractmethod
     def views(self) -> dict[str, Any]:
         """Return what ``/views`` shows."""
 
     def unready(self) -> str | None:
         """Return why the pod cannot do its work now."""
-        if self.fenced:
-            return "fenced by a later generation"
         if self.fault:
             return self.fault
         if self.keeping is None or (self.following.is_set() and self.unbuilt is not None):

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pavane.ambrosia.tenure import read_fence
 from pavane.ambrosia.wire.limits import MIB
 from pavane.compute.wire import Blocker, Token
 from pavane.pods import immortal_log
-from pavane.pods.common import certificates_of, rest_fenced, run_pod
+from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.coordinator_settings import (
     LINK_PORT,
     PEERS_FILE,
@@ -36,19 +36,18 @@ from pavane.pods.coordinator_settings import (
     load,
 )
 from pavane.pods.immortal_log import PartitionFolder
-from pavane.pods.staged import StagedPod
+from pavane.pods.staged import PodRole, StagedPod
 from pavane.runtime import names
 from pavane.runtime.certificates import Certificates
 from pavane.runtime.metrics import Metric
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
+from pavane.stage.server import StageServer
 from pavane.wal.files import DiskFolder
 from pavane.waltz.client import WaltzError
 from pavane.wire import Stage
 
-KIND = "coordinator"  # CreateInstance.kind (docs/specs/compute.md 5)
-LOOK_S = 0.1  # how often the pod looks at its fence
 TAKEOVER_S = 1.0  # a pod that takes over stays ready for so long: a probe that fails would hide it for its whole period
 AGAIN_S = 0.25  # until the coordinator is started anew beside an application that is started anew
 NOT_YET = "the coordinator does not lead yet"
@@ -61,8 +60,14 @@ After all others nobody may go on as if nothing had happened."""
 _logger = logging.getLogger(__name__)
 
 
-class Instance:
-    """One immortal on the volume: its coordinator, begun anew as often as the application is."""
+class Instance(PodRole):
+    """One immortal on the volume: its coordinator, begun anew as often as the application is.
+
+    The fence file on the volume remembers who may write.
+    """
+
+    kind = "coordinator"
+    unit = "bytes"
 
     def __init__(
         self,
@@ -75,9 +80,8 @@ class Instance:
         tls: Certificates | None = None,
     ) -> None:
         """With ``waltz_client`` the files are on that log, and ``folder`` is for what was read of them."""
-        self.generation = generation
+        super().__init__(generation)
         self.fault = ""
-        self.fenced = False
         self.server: Server | None = None
         self.writing = asyncio.Event()
         """This generation may write."""
@@ -125,6 +129,20 @@ class Instance:
         self.writing.set()
         if self.server is not None:
             self.server.promote(self.generation, began)
+
+    async def read_only(self) -> None:
+        """Follow the log of an older generation, if there is one."""
+        if 0 < await self.fence() < self.generation:
+            self.following.set()
+
+    async def read_write(self, token: Token, told: Mapping[str, str]) -> bool:
+        """Write the fence, durably, then lead."""
+        try:
+            await self.allow_writes()
+        except (OSError, FatalError) as error:
+            self.fault = f"the fence cannot be written: {error}"
+            return False
+        return True
 
     async def run(self) -> None:
         """Serve until this generation is superseded; raises ``FatalError`` for what only a person can mend."""
@@ -191,8 +209,6 @@ class Instance:
     def unready(self) -> str | None:
         """Return why the pod cannot do its work now."""
         server = self.server
-        if self.fenced:
-            return "fenced by a later generation"
         if self.writing.is_set() and (server is None or not server.live) and not self._takes_over():
             following = server is not None and server.stage == "ReadOnly"
             return "another pod leads; this one follows its log" if following else self.fault or NOT_YET
@@ -232,95 +248,57 @@ async def _either(*events: asyncio.Event) -> None:
             task.cancel()
 
 
-class InstanceRole:
-    """The stage server's view of an instance."""
-
-    kind = KIND
-    unit = "bytes"
-    live_settings: frozenset[str] = frozenset()
-    told_settings: frozenset[str] = frozenset()
-    token: Token | None = None  # the fence file on the volume remembers
-
-    def __init__(self, instance: Instance) -> None:
-        self.instance = instance
-        self.generation = instance.generation
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        """An instance has no live settings, so the stage server never calls this."""
-
-    async def read_only(self) -> None:
-        """Follow the log of an older generation, if there is one."""
-        if 0 < await self.instance.fence() < self.generation:
-            self.instance.following.set()
-
-    async def read_write(self, token: Token, told: Mapping[str, str]) -> bool:
-        """Write the fence, durably, then lead."""
-        try:
-            await self.instance.allow_writes()
-        except (OSError, FatalError) as error:
-            self.instance.fault = f"the fence cannot be written: {error}"
-            return False
-        return True
-
-    def report(self) -> RoleReport:
-        """Return what the instance says of itself."""
-        return self.instance.report()
-
-
-class CoordinatorPod(StagedPod):
+class CoordinatorPod(StagedPod[Instance]):
     """One pod: the instance and everything around it."""
 
+    look_s = 0.1
+
     def __init__(self, settings: CoordinatorSettings, config: CoordinatorConfig, process: Process) -> None:
-        self._instance = Instance(
+        peers = settings.live.with_name(PEERS_FILE) if settings.live is not None else None
+        instance = Instance(
             config,
             settings.ambrosia_log,
             settings.pod_ip,
             settings.pod_namespace,
             settings.generation,
             settings.waltz_client,
-            certificates_of(
-                settings, process, settings.live.with_name(PEERS_FILE) if settings.live is not None else None
-            ),
+            certificates_of(settings, process, peers),
         )
-        super().__init__(settings, process, InstanceRole(self._instance), {"/instance": self._instance_json})
+        # The authorities of its peers count on its links alone, not on the stage port.
+        documents = {"/instance": self._instance_json}
+        super().__init__(settings, process, instance, certificates_of(settings, process), documents)
 
     async def _end(self) -> None:
-        await self._instance.stop()
+        await self._role.stop()
 
     async def _run(self) -> None:
         try:
-            await self._instance.run()
+            await self._role.run()
         except FatalError as error:
             self._process.exit(error.exit_code, str(error))
         except OSError as error:
             self._process.exit(EXIT_FAILED, f"{error.filename}: {error.strerror}")
         else:
-            await rest_fenced(self._process, self._stage, self._generation)
+            await self._rest_fenced()
 
-    async def _follow_fence(self) -> None:
-        instance, stage = self._instance, self._stage
-        while not self._process.ending:
-            fence = await instance.fence()
-            if fence > instance.generation and not instance.writing.is_set() and not instance.following.is_set():
-                instance.fenced = True
-                await rest_fenced(self._process, stage, instance.generation)
-            if fence == instance.generation and stage.stage < Stage.READ_WRITE:
-                await stage.walk()
-            stage.notify()
-            await asyncio.sleep(LOOK_S)
+    async def _look(self, stage: StageServer) -> None:
+        instance = self._role
+        fence = await instance.fence()
+        if fence > instance.generation and not instance.writing.is_set() and not instance.following.is_set():
+            await self._rest_fenced()
+        if fence == instance.generation and stage.stage < Stage.READ_WRITE:
+            await stage.walk()
 
-    def _unready(self) -> str | None:
-        return self._instance.unready()
+    def _unready(self, stage: Stage) -> str | None:
+        return self._role.unready()
 
-    def _metrics(self) -> list[Metric]:
-        if self._process.ending:
-            return []
-        server = self._instance.server
+    def _own_metrics(self) -> Iterable[Metric]:
+        server = self._role.server
         refused = 0 if server is None else server.links_refused
-        return [*super()._metrics(), Metric("pavane_ambrosia_links_refused_total", {}, refused)]
+        return (Metric("pavane_ambrosia_links_refused_total", {}, refused),)
 
     def _instance_json(self) -> dict[str, Any] | None:
-        server = self._instance.server
+        server = self._role.server
         return None if server is None else server.status()
 
 

@@ -7,25 +7,22 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from pavane.compute.wire import Blocker, Token
-from pavane.pods.common import certificates_of, rest_fenced, run_pod, stage_json, stage_metrics
+from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.live import follow
 from pavane.pods.raft_settings import RaftPodConfig, RaftSettings, load
+from pavane.pods.staged import PodRole, StagedPod
 from pavane.raft.core.status import Fence, Status
 from pavane.raft.server import Exit, ForeignStore, RaftServer, StoreError
 from pavane.raft.state.commands import Token as StoredToken
 from pavane.raft.state.configuration import Members, generation_of
 from pavane.runtime.metrics import Metric
-from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import Process
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.wire import Stage
-
-KIND = "raft"  # CreateInstance.kind (docs/specs/compute.md 5)
 
 _BLOCKERS: Mapping[str, str] = {
     "NoLeader": "the pod knows no leader yet",
@@ -37,18 +34,16 @@ _BLOCKERS: Mapping[str, str] = {
 _logger = logging.getLogger(__name__)
 
 
-class RaftRole:
+class RaftRole(PodRole):
     """The stage server's view of a peer."""
 
-    kind = KIND
+    kind = "raft"
     unit = "entries"
-    live_settings: frozenset[str] = frozenset()
     told_settings = frozenset({"bootstrap", "initial"})
 
     def __init__(self, server: RaftServer, generation: int) -> None:
+        super().__init__(generation)
         self._server = server
-        self.generation = generation
-        self.fenced = False
         self._refused: tuple[Blocker, ...] = ()
 
     @property
@@ -56,9 +51,6 @@ class RaftRole:
         """The token of the last AllowWrites on the volume."""
         stored = self._server.token
         return None if stored is None else Token(stored.generation, stored.epoch)
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        """A server has no live settings yet, so the stage server never calls this."""
 
     async def read_only(self) -> None:
         """Follow as a learner, serve reads."""
@@ -136,13 +128,12 @@ def generation_leads(status: Status, generation: int) -> bool:
     )
 
 
-class RaftPod:
-    """One pod: the peer and everything around it, between ``start`` and ``stop``."""
+class RaftPod(StagedPod[RaftRole]):
+    """One pod: the peer and everything around it."""
 
     def __init__(self, settings: RaftSettings, config: RaftPodConfig, process: Process) -> None:
-        self._settings = settings
-        self._config = config
-        self._process = process
+        self._live = settings.live
+        self._data = config.data
         self._server = RaftServer(
             config.peer,
             data=config.data,
@@ -154,41 +145,23 @@ class RaftPod:
             machine=config.machine,
             curve=config.curve,
         )
-        self._ops = OpsServer(
-            host=settings.pod_ip,
-            live=self._live_fault,
-            ready=self._ready_fault,
-            metrics=self._metrics,
-            documents={"/stage": self._stage_json},
-        )
-        self._role: RaftRole | None = None
-        self._last_words: dict[str, Any] | None = None
-        """What the pod said of itself when it began to stop; a peer that is being closed cannot be asked."""
-        self._stage: StageServer | None = None
+        self._judged = False
+        self._known: Fence | None = None
+        role = RaftRole(self._server, settings.generation)
+        super().__init__(settings, process, role, certificates_of(settings, process))
 
-    async def start(self) -> None:
-        """Open the ops port, then the peer, then the stage port. Raises what ``RaftServer.start`` does."""
-        await self._ops.start(self._process)
+    async def _open(self) -> None:
+        """Open the peer. Raises what ``RaftServer.start`` does."""
         await self._server.start()
-        self._role = RaftRole(self._server, self._settings.generation)
-        certificates = certificates_of(self._settings, self._process)
-        self._stage = StageServer(self._role, self._process.exit, host=self._settings.pod_ip, certificates=certificates)
-        await self._stage.start()
-        self._server.on_change(self._stage.notify)
+        self._server.on_change(self._notify)
         status = self._server.status()
-        _logger.info("%s is up with %d entries, generation %d", status.id, status.last, self._settings.generation)
-        self._process.spawn(self._end_with_peer(), name="raft peer")
-        self._process.spawn(self._follow_fence(self._role, self._stage), name="fence")
-        if self._settings.live is not None:
-            self._process.spawn(follow(self._settings.live, self._set_live), name="live settings")
+        _logger.info("%s is up with %d entries, generation %d", status.id, status.last, self._role.generation)
+        if self._live is not None:
+            self._process.spawn(follow(self._live, self._set_live), name="live settings")
 
-    async def stop(self) -> None:
-        """Stop in order: streams hear that the pod goes, a leader hands over, the store and the ports close."""
-        if self._stage is not None:
-            self._last_words = self._stage_json()
-            await self._stage.stop()
+    async def _end(self) -> None:
+        """A leader hands over, the store and the peer's ports close."""
         await self._server.stop()
-        await self._ops.stop()
 
     def _set_live(self, values: dict[str, object]) -> None:
         entries, retention = values.get("snapshot_entries"), values.get("log_retention")
@@ -197,61 +170,47 @@ class RaftPod:
         self._server.keep_log(snapshot_entries=entries, log_retention=retention)
         _logger.info("a snapshot every %d entries, %d entries kept before it", entries, retention)
 
-    async def _end_with_peer(self) -> None:
+    async def _run(self) -> None:
         failure = await asyncio.shield(self._server.failure)
         self._process.exit(failure.exit_code, failure.reason)
 
-    async def _follow_fence(self, role: RaftRole, stage: StageServer) -> None:
-        """Walk as far as the pod's own store and its cluster allow, whenever they allow more (operator.md 2.12)."""
-        judged, known = False, None
-        while not self._process.ending:
-            status = self._server.status()
-            fence = status.fence
-            if fence is not known:
-                _logger.info("fence: %s", fence)
-                known = fence
-            if fence is Fence.SUPERSEDED and not judged:
-                role.fenced = True
-                await rest_fenced(self._process, stage, role.generation)
-            # Who restarts with a log that no longer names it may vote until a member says that this is committed.
-            doubtful = fence is Fence.NAMED and not status.effective.names(status.id)
-            judged = judged or not (doubtful or fence is Fence.UNKNOWN)
-            may_write = fence in (Fence.NAMED, Fence.AWAY) and not is_lost(status)
-            # Permission that was given before a crash holds; but an empty log has to be told the members again.
-            permitted = fence in (Fence.AHEAD, Fence.UNKNOWN) and status.last > 0 and _holds_permission(role)
-            if stage.stage < Stage.READ_WRITE and (may_write or permitted):
-                await stage.walk()
-            elif stage.stage < Stage.READ_ONLY and is_lost(status):
-                await stage.walk(to_read_write=False)
-            await self._server.changed()
+    async def _look(self, stage: StageServer) -> None:
+        """Walk as far as the pod's own store and its cluster allow (operator.md 2.12)."""
+        role, status = self._role, self._server.status()
+        fence = status.fence
+        if fence is not self._known:
+            _logger.info("fence: %s", fence)
+            self._known = fence
+        if fence is Fence.SUPERSEDED and not self._judged:
+            await self._rest_fenced()
+        # Who restarts with a log that no longer names it may vote until a member says that this is committed.
+        doubtful = fence is Fence.NAMED and not status.effective.names(status.id)
+        self._judged = self._judged or not (doubtful or fence is Fence.UNKNOWN)
+        may_write = fence in (Fence.NAMED, Fence.AWAY) and not is_lost(status)
+        # Permission that was given before a crash holds; but an empty log has to be told the members again.
+        permitted = fence in (Fence.AHEAD, Fence.UNKNOWN) and status.last > 0 and _holds_permission(role)
+        if stage.stage < Stage.READ_WRITE and (may_write or permitted):
+            await stage.walk()
+        elif stage.stage < Stage.READ_ONLY and is_lost(status):
+            await stage.walk(to_read_write=False)
+
+    async def _pause(self) -> None:
+        await self._server.changed()
 
     def _live_fault(self) -> str | None:
         if self._server.failure.done():
             return self._server.failure.result().reason
-        if self._stage is not None and not os.access(self._config.data, os.W_OK):
-            return f"{self._config.data} is not writable"
+        if self._stage is not None and not os.access(self._data, os.W_OK):
+            return f"{self._data} is not writable"
         return None
 
-    def _ready_fault(self) -> str | None:
-        if self._stage is None or self._role is None or self._process.ending:
-            return "the peer is not running"
-        if self._role.fenced:
-            return "fenced by a later generation"
-        if self._stage.stage < Stage.READ_ONLY:
-            return f"stage {self._stage.stage.title}"
-        if self._stage.stage is Stage.READ_WRITE and self._server.status().leader is None:
+    def _unready(self, stage: Stage) -> str | None:
+        if stage is Stage.READ_WRITE and self._server.status().leader is None:
             return "no leader is known"
         return self._server.full()
 
-    def _metrics(self) -> list[Metric]:
-        if self._stage is None or self._process.ending:
-            return []
-        return [*stage_metrics(self._stage), *(Metric(*sample) for sample in self._server.metrics())]
-
-    def _stage_json(self) -> dict[str, Any]:
-        if self._last_words is not None:
-            return self._last_words
-        return stage_json(self._stage.report() if self._stage is not None else None, self._settings.generation)
+    def _own_metrics(self) -> Iterable[Metric]:
+        return self._server.metrics()
 
 
 def _holds_permission(role: RaftRole) -> bool:

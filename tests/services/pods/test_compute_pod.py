@@ -231,8 +231,8 @@ async def test_a_pod_that_was_killed_behind_its_first_fence_writes_without_an_op
                 pod = ComputePod(settings_of(tmp_path, 1, address), config, process)
                 await pod.start()
                 try:
-                    await eventually(lambda: pod._stage.stage is Stage.READ_WRITE, WAIT_S)
-                    await eventually(lambda: pod._unready() is None, WAIT_S)
+                    await eventually(lambda: pod._stage_json()["stage"] == Stage.READ_WRITE.title, WAIT_S)
+                    await eventually(lambda: pod._ready_fault() is None, WAIT_S)
                     views = Views(client, 2)
                     await views.read_on({"total": 2})
                     assert views.query("SELECT total FROM total")[1].to_pylist() == [{"total": 7}]
