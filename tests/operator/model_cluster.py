@@ -120,6 +120,8 @@ class World:
         """Times of requests that the store refuses as too old, for ever."""
         self.undone: list[int] = []
         self.kills_begin = False
+        self.users: tuple[str, ...] | None = None
+        """Who refers to it."""
         self.stuck = False
         """Pods do not go away."""
         self.removed_before = 0

@@ -47,9 +47,6 @@ def spec_of(model: type[CommonSpec], text: str) -> CommonSpec:
 class ModelRenderer:
     """Renders the least that a kind has."""
 
-    def targets(self, resource: Resource) -> tuple[str, ...]:
-        return ()
-
     def standing(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         return ()
 

@@ -408,6 +408,18 @@ def delete_in(state: State, *, policy: str) -> Scenario:
     return script
 
 
+def delete_in_use(world: World) -> Script:
+    yield rests_on(1)
+    world.begin_kills()
+    world.users = ("WaltzCluster/log",)
+    world.delete()
+    yield lambda world: world.condition("InUse") == ("True", "Referenced")
+    assert len(world.pods_of(1)) == 3
+    world.users = ()
+    yield gone
+    assert not world.pods
+
+
 def cancel_in(state: State) -> Scenario:
     def script(world: World) -> Script:
         yield rests_on(1)
@@ -483,6 +495,7 @@ SCENARIOS: dict[str, Scenario] = {
         delete_before_anything,
         delete_with_stuck_pods,
         delete_at_once,
+        delete_in_use,
     )
 }
 FROM_NOTHING = (

@@ -30,6 +30,7 @@ from pavane_operator.plan.model import (
     Undo,
 )
 from pavane_operator.plan.planner import plan
+from pavane_operator.plan.snapshot import release_of
 from tests.operator.model_cluster import ConflictError, ModelPod, RejectedError, World
 from tests.operator.model_cluster_kind import FENCE, PERMIT, SCALE, SETTINGS
 
@@ -63,6 +64,7 @@ class Operator:
             pods=pods,
             facts=self._facts(),
             service_pods=world.ready_service_pods(),
+            users=None if world.deleted_at is None or release_of(world.status) is not None else world.users,
             failure=self.failure,
             step_call=self.step_call,
             status_written_at=self.written_at,

@@ -157,7 +157,6 @@ def test_a_metadata_store_that_cannot_be_used_is_told(changes: dict[str, Any], s
 
 
 def test_what_is_referred_to_is_named() -> None:
-    assert RENDERER.targets(resource()) == ("RaftCluster/meta",)
     assert RENDERER.references(resource()) == ("meta-keys", "ledger-tls")
     own = {"RaftCluster/meta": {**META, "spec": {"stateMachine": "Tree", "secretRef": {"name": "own"}}}}
     assert RENDERER.references(resource(), own) == ("meta-keys", "own", "ledger-tls")
@@ -187,7 +186,6 @@ ZOOKEEPER = {"zookeeper": {"connectString": "zk-0.data:2181,zk-1.data:2182,10.0.
 
 def test_zookeeper_needs_no_other_resource_and_its_ports_are_open(tmp_path: Path) -> None:
     of = resource(1, metadata=ZOOKEEPER)
-    assert RENDERER.targets(of) == ()
     assert RENDERER.references(of) == ("ledger-tls",)
     assert RENDERER.problems(of, {}) == ()
     found = shared(of, {"ledger-tls": CERTIFICATE})

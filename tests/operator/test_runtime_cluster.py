@@ -24,6 +24,7 @@ from pavane_operator.kube.resources import (
 )
 from tests.operator.api_proxy import a_proxy
 from tests.operator.changed_release import MARK
+from tests.operator.killing_waltz import WALTZ_CLUSTERS
 from tests.operator.operator_cluster import NAME, NAMESPACE, RAFT_CLUSTERS, Rig, a_rig, blockers, condition, state
 
 WRITERS = 4
@@ -180,6 +181,19 @@ async def test_a_deletion_takes_all_along_and_the_volumes_as_asked(rig: Rig, pol
     for resource in (PODS, STATEFUL_SETS, SERVICES, CONTROLLER_REVISIONS):
         await rig.until_gone(resource, NAME)
     assert await rig.names(VOLUME_CLAIMS) == kept
+
+
+async def test_what_a_log_refers_to_is_not_deleted_before_it(rig: Rig) -> None:
+    await rig.apply(suspend=True)
+    await rig.until(lambda status: condition(status, "Ready"))
+    spec = {"suspend": True, "metadata": {"raftClusterRef": {"name": NAME}}}
+    await rig.kube.apply(WALTZ_CLUSTERS, {"metadata": {"name": "ledger"}, "spec": spec}, NAMESPACE, manager="test")
+    await rig.kube.delete(RAFT_CLUSTERS, NAME, NAMESPACE)
+    status = await rig.until(lambda status: condition(status, "InUse") == ("True", "Referenced"))
+    assert "WaltzCluster/ledger" in str(status["conditions"])
+    await rig.until_event("InUse")
+    await rig.kube.delete(WALTZ_CLUSTERS, "ledger", NAMESPACE)
+    await rig.until_gone(RAFT_CLUSTERS, NAME)
 
 
 @pytest.mark.long

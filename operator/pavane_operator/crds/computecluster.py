@@ -183,6 +183,7 @@ DEFINITION = Definition(
     spec=ComputeClusterSpec,
     status=ComputeClusterStatus,
     folder="computecluster",
+    refers=(("spec.waltzClusterRef.name", "WaltzCluster"),),
     routers=("views",),
     columns=(column("Log", "string", ".status.log", priority=1),),
 )

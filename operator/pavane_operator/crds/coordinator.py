@@ -185,6 +185,7 @@ DEFINITION = Definition(
     spec=CoordinatorSpec,
     status=CoordinatorStatus,
     folder="coordinator",
+    refers=(("spec.log.waltzClusterRef.name", "WaltzCluster"),),
     routers=("immortals",),
     columns=(
         column("Primary", "string", ".status.primary"),

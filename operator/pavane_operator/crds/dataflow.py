@@ -79,6 +79,7 @@ DEFINITION = Described(
     spec=DataflowSpec,
     status=DataflowStatus,
     folder="dataflow",
+    refers=(("spec.computeClusterRef.name", "ComputeCluster"),),
     columns=(
         column("Cluster", "string", ".spec.computeClusterRef.name"),
         column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),

@@ -51,6 +51,11 @@ def definition_of(kind: str) -> Described:
     return {each.name: each for each in all_kinds()}[kind]
 
 
+def referring(kind: str) -> tuple[Described, ...]:
+    """The kinds whose resources may refer to one of this kind."""
+    return tuple(each for each in all_kinds() if any(named == kind for _, named in each.refers))
+
+
 def definitions(*, cel: bool = True, marks: bool = False) -> tuple[dict[str, Any], ...]:
     """All CustomResourceDefinitions, ready to be applied.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,17 @@ class Described:
     """Printer columns beside those of all kinds."""
     routers: tuple[str, ...] = ()
     """Packages of the control plane that serve this kind's data: `pavane_api.{router}.endpoints` has `router`."""
+    refers: tuple[tuple[str, str], ...] = ()
+    """Each field that names another resource of the namespace: its path in an object, and the kind of what it names."""
+
+    def targets(self, body: Mapping[str, Any]) -> tuple[str, ...]:
+        """What an object of this kind refers to, each as `Kind/name`."""
+        found = ((kind, _at(body, path.split("."))) for path, kind in self.refers)
+        return tuple(f"{kind}/{name}" for kind, name in found if name)
+
+
+def _at(body: Any, path: list[str]) -> Any:
+    return body if not path else _at((body or {}).get(path[0]), path[1:])
 
 
 @dataclass(frozen=True)

@@ -213,6 +213,7 @@ DEFINITION = Definition(
     spec=WaltzClusterSpec,
     status=WaltzClusterStatus,
     folder="waltz",
+    refers=(("spec.metadata.raftClusterRef.name", "RaftCluster"),),
     routers=("waltzlog",),
     columns=(column("Writable", "string", ".status.writable", priority=1),),
 )

@@ -28,10 +28,6 @@ class BaseRenderer:
     def _surroundings(self) -> Surroundings:
         return Surroundings(self._defaults.platform_namespace, self._defaults.otlp_endpoint)
 
-    def targets(self, resource: Resource) -> tuple[str, ...]:
-        """None: most kinds refer to no other resource."""
-        return ()
-
     def standing(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """Nothing: all roles of most kinds belong to a generation."""
         return ()

@@ -36,9 +36,6 @@ class PromotionStep:
 class Renderer(Protocol):
     """Pure functions from a resource to the objects it wants. Pods come from the revision, never from the live spec."""
 
-    def targets(self, resource: Resource) -> tuple[str, ...]:
-        """The other resources of the namespace that this kind's spec refers to, each as `Kind/name`."""
-
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """Names of the Secrets that this kind's spec, or one of the present `targets`, refers to; of `spec.tls` the
         runtime knows itself."""

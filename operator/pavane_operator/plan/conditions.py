@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
 from pavane_operator.plan.blockers import HANDING_OVER, WRITE_STOP_LIMIT, cause
-from pavane_operator.plan.model import Problem
+from pavane_operator.plan.model import DELETE_IN_USE_ANNOTATION, IN_USE, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import View
 from pavane_operator.plan.volumes import CANNOT_GROW, RESIZING, growth_problem
@@ -49,6 +49,11 @@ def conditions(view: View, status: Status) -> list[Condition]:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, grows.reason, grows.message)
     elif stalled is None and view.observed.failure is not None:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, view.observed.failure.reason, view.observed.failure.message)
+    if view.users:
+        text = f"{', '.join(view.users)} refers to it: delete that first, or set annotation {DELETE_IN_USE_ANNOTATION}"
+        verdicts[IN_USE] = _Verdict(Truth.TRUE, "Referenced", f'{text}="true" to give it up')
+    elif view.resource.deleted_at is not None:
+        verdicts[IN_USE] = _Verdict(Truth.FALSE, "Released")
     for own in view.facts.conditions:
         truth = Truth.UNKNOWN if own.status is None else Truth.TRUE if own.status else Truth.FALSE
         verdicts[own.type] = _Verdict(truth, own.reason, own.message)

@@ -78,11 +78,15 @@ def add_finalizer(view: View) -> Decision:
 
 
 def delete(view: View) -> Decision:
-    """A1: stop all pods, then delete volumes if that is the policy, then let the resource go."""
+    """A1: record that it goes ahead where others might have held it up, stop all pods, then delete volumes if that is
+    the policy, then let the resource go."""
     if FINALIZER not in view.resource.finalizers:
         return Decision(frozen=True)
-    due = (view.resource.deleted_at or view.now) + DELETION_LIMIT
     skipped = view.resource.annotations.get(SKIP_FINALIZER_ANNOTATION) == "true"
+    if view.observed.users is not None and view.release is None and not skipped:
+        return Decision(alone=True)
+    began = view.release.last_transition_time if view.release is not None else view.resource.deleted_at
+    due = (began or view.now) + DELETION_LIMIT
     release = MarkResource(view.highest_number or None, finalizer=False)
     if skipped or view.now >= due:
         event = Event("DeletionIncomplete", "the finalizer was removed before all pods were gone", warning=True)

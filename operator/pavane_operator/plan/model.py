@@ -32,6 +32,10 @@ TEMPLATE_ANNOTATION = "pavane.dev/template"
 """On the pods of a role that belongs to the resource: which template, with its config file, they are made of."""
 PAUSE_ANNOTATION = "pavane.dev/pause-reconciliation"
 SKIP_FINALIZER_ANNOTATION = "pavane.dev/skip-finalizer"
+DELETE_IN_USE_ANNOTATION = "pavane.dev/delete-in-use"
+"""Whoever refers to the resource shall not hold up its deletion."""
+IN_USE = "InUse"
+"""Condition of a resource that is being deleted: true = somebody refers to it; false = its deletion goes ahead."""
 FINALIZER = "pavane.dev/cleanup"
 
 
@@ -304,6 +308,8 @@ class Observed:
     references: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What the spec refers to, as read last: Secrets by name, other resources as `Kind/name`; what does not exist is
     missing here."""
+    users: tuple[str, ...] | None = None
+    """Who refers to the resource, each as `Kind/name`; None = nobody can, it is not being deleted, or was released."""
     failure: ActionFailure | None = None
     step_call: StepCall | None = None
     refusals: Mapping[str, Refusal] = field(default_factory=dict)

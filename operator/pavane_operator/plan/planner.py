@@ -43,6 +43,8 @@ from pavane_operator.plan.view import View
 
 WAKE_INTERVAL = timedelta(seconds=30)
 """A state other than Idle is looked at again after this long, should an event have been lost."""
+USERS_LOOK = timedelta(seconds=2)
+"""While others hold up a deletion they are looked for again after this long: not all of their changes are heard of."""
 TEXT_INTERVAL = timedelta(seconds=5)
 """A change of texts and counters alone is written no more often than this (2.6)."""
 
@@ -65,7 +67,7 @@ def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, sett
         return Plan(row="A3")
     status = resource.status or kind.definition.status()
     view = View(kind, resource, status, observed, now, settings or Settings())
-    if status.rollout is None and resource.deleted_at is None:
+    if status.rollout is None and not view.leaving:
         rebuilt = rebuilt_status(view)
         if rebuilt is None:
             streams = frozenset(pod.name for pod in observed.pods if pod.address and not pod.follows)
@@ -92,6 +94,8 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
     wakes += [_future(view, view.observed.certificates.again_at), _future(view, told_down_at(view))]
     if view.state is not State.IDLE:
         wakes += [view.now + WAKE_INTERVAL, _future(view, view.rollout.deadline)]
+    if view.users:
+        wakes.append(view.now + USERS_LOOK)
     if view.state is State.CATCHING_UP:
         wakes.append(_future(view, view.stable_at))
     return Plan(
@@ -101,7 +105,7 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
         wake_at=min((wake for wake in wakes if wake is not None), default=None),
         events=decision.events,
         standing=() if decision.frozen else standing_events(view),
-        streams=frozenset() if view.resource.deleted_at else view.streams,
+        streams=frozenset() if view.leaving else view.streams,
         critical=decision.critical or takes_away,
         takes_away=takes_away,
     )

@@ -4,15 +4,19 @@ from datetime import datetime
 from functools import cached_property
 
 from pavane_operator.crds.common import VolumeSpec, rollout_id
-from pavane_operator.crds.status import Result, Rollout, State, Status
+from pavane_operator.crds.status import Condition, Result, Rollout, State, Status, Truth
 from pavane_operator.kinds.port import Kind
 from pavane_operator.plan.children import REVISION, SERVICE, VOLUME, find
 from pavane_operator.plan.model import (
+    DELETE_IN_USE_ANNOTATION,
+    FINALIZER,
     GENERATION_LABEL,
+    IN_USE,
     LAST_GENERATION_ANNOTATION,
     PAUSE_ANNOTATION,
     REPAIR_ANNOTATION,
     ROLLOUT_ID_ANNOTATION,
+    SKIP_FINALIZER_ANNOTATION,
     UID_LABEL,
     Child,
     Manifest,
@@ -108,6 +112,24 @@ class Snapshot:
         """Whether an annotation stops all work but observing (A2)."""
         return self.resource.annotations.get(PAUSE_ANNOTATION) == "true" and self.state is not State.PROMOTING
 
+    @cached_property
+    def users(self) -> tuple[str, ...]:
+        """Who refers to the resource and so holds up its deletion; empty = it is not being deleted, or goes."""
+        annotations = self.resource.annotations
+        forced = "true" in (annotations.get(DELETE_IN_USE_ANNOTATION), annotations.get(SKIP_FINALIZER_ANNOTATION))
+        held = self.resource.deleted_at is not None and FINALIZER in self.resource.finalizers and not forced
+        return self.observed.users or () if held and self.release is None else ()
+
+    @property
+    def release(self) -> Condition | None:
+        """The record that nobody holds up the deletion, once it stands."""
+        return release_of(self.status)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the resource is being deleted, and nobody holds that up."""
+        return self.resource.deleted_at is not None and not self.users
+
     @property
     def before_promotion(self) -> bool:
         """Whether an attempt is under way that may still be given up."""
@@ -198,6 +220,12 @@ class Snapshot:
     def running_pods(self, generation: int) -> list[Pod]:
         """The same, and those that they lead."""
         return [pod for pod in self.pods(generation) if not pod.deleting]
+
+
+def release_of(status: Status | None) -> Condition | None:
+    """The condition that lets the deletion go ahead: recorded first, so that a later referrer does not stop it."""
+    found = (each for each in (status.conditions if status is not None else ()) if each.type == IN_USE)
+    return next((each for each in found if each.status is Truth.FALSE), None)
 
 
 def repair_of(revision: Child) -> int:

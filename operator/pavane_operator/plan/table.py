@@ -141,7 +141,7 @@ def _wait(_view: View) -> Decision:
 
 
 TABLE: tuple[Row, ...] = (
-    Row("A1", ANY, lambda view: view.resource.deleted_at is not None, effects.delete, "the resource is being deleted"),
+    Row("A1", ANY, lambda view: view.leaving, effects.delete, "it is being deleted, and nobody refers to it"),
     Row(
         "A2",
         ANY - {State.PROMOTING},

@@ -17,7 +17,7 @@ import structlog
 
 from pavane.parts.backoff import backoff_s
 from pavane.wire.stages import Stage
-from pavane_operator.crds.definitions import definition_of
+from pavane_operator.crds.definitions import definition_of, referring
 from pavane_operator.crds.status import State, Status
 from pavane_operator.kinds.port import Kind, Promotion
 from pavane_operator.kube import Conflict, Gone, KubeClient, KubeError, TooManyRequests, Unavailable
@@ -57,6 +57,7 @@ from pavane_operator.plan.model import (
     Undo,
 )
 from pavane_operator.plan.planner import plan as make_plan
+from pavane_operator.plan.snapshot import release_of
 from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
 from pavane_operator.runtime.events import EventRecorder, EventType
 from pavane_operator.runtime.execute import Executor, failure_of
@@ -288,7 +289,7 @@ class Reconciler:
         children = children_of(self._uid, members)
         self._remember(resource, children)
         renderer, tls_name = self._kind.renderer, resource.spec.tls.secret_name
-        targets = self._targets(resource)
+        targets = self._targets(resource.namespace, self._kind.definition.targets(body))
         named = (*renderer.references(resource, targets), *(() if tls_name is None else (tls_name,)))
         references = await self._references.read(resource.namespace, named)
         identity = Identity(renderer.labels(resource), renderer.dns_names(resource))
@@ -305,6 +306,7 @@ class Reconciler:
             certificates=tls.plan,
             remembered=self._remembered,
             references={**references, **targets, **self._others(resource)},
+            users=await self._users(resource),
             failure=self._failure,
             step_call=self._steps.call if self._steps is not None else None,
             refusals=self._executor.refusals,
@@ -313,17 +315,27 @@ class Reconciler:
         facts = await self._promotion.observe(resource, observed)
         return resource, replace(observed, facts=facts)
 
-    def _targets(self, resource: Resource) -> dict[str, Object]:
+    def _targets(self, namespace: str, named: tuple[str, ...]) -> dict[str, Object]:
         """The other resources that this one refers to, as far as they exist."""
-        named = self._kind.renderer.targets(resource)
-        self._targeted = frozenset((resource.namespace, name) for name in named)
+        self._targeted = frozenset((namespace, name) for name in named)
         found = {}
         for name in named:
             kind, _, plain = name.partition("/")
-            body = self._shared.cache.named(custom(kind, definition_of(kind).plural), resource.namespace, plain)
+            body = self._shared.cache.named(custom(kind, definition_of(kind).plural), namespace, plain)
             if body is not None:
                 found[name] = body
         return found
+
+    async def _users(self, resource: Resource) -> tuple[str, ...] | None:
+        """Who refers to the resource: asked of the server, for a watch may be late, while its deletion waits for it."""
+        kinds = referring(self._kind.name)
+        if resource.deleted_at is None or not kinds or release_of(resource.status) is not None:
+            return None
+        name, found = f"{self._kind.name}/{resource.name}", []
+        for each in kinds:
+            listed = await self._shared.kube.list_all(custom(each.name, each.plural), resource.namespace)
+            found += [f"{each.name}/{body['metadata']['name']}" for body in listed.items if name in each.targets(body)]
+        return tuple(found)
 
     def _others(self, resource: Resource) -> dict[str, Object]:
         """The certificates of this kind in the namespace, if its pods speak with those of other resources."""

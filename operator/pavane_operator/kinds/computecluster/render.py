@@ -38,10 +38,6 @@ class ComputeRenderer(BaseRenderer):
     names = names.CONTROLLER
     kept_by_repairs = KEPT_BY_REPAIRS
 
-    def targets(self, resource: Resource) -> tuple[str, ...]:
-        """The WaltzCluster."""
-        return (names.target(_spec(resource)),)
-
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secret with which applications reach the log."""
         return (client_secret(_spec(resource).waltz_cluster_ref.name),)

@@ -43,11 +43,6 @@ class CoordinatorRenderer(BaseRenderer):
     names = names.NAMES
     kept_by_repairs = KEPT_BY_REPAIRS
 
-    def targets(self, resource: Resource) -> tuple[str, ...]:
-        """The WaltzCluster, if that keeps the log."""
-        log = _spec(resource).log
-        return () if log is None else (names.target(log),)
-
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secret with which applications reach that log."""
         log = _spec(resource).log

@@ -24,12 +24,6 @@ from pavane_operator.objects.policies import Target
 KIND = raftcluster.DEFINITION.name
 
 
-def targets(spec: WaltzClusterSpec) -> tuple[str, ...]:
-    """The RaftCluster as `Kind/name`, if there is one."""
-    ref = spec.metadata.raft_cluster_ref
-    return () if ref is None else (f"{KIND}/{ref.name}",)
-
-
 def secrets(spec: WaltzClusterSpec, found: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the Secrets that hold its keys."""
     ref = spec.metadata.raft_cluster_ref

@@ -42,10 +42,6 @@ class WaltzRenderer(BaseRenderer):
     names = names.SERVERS
     kept_by_repairs = KEPT_BY_REPAIRS
 
-    def targets(self, resource: Resource) -> tuple[str, ...]:
-        """The RaftCluster with the metadata, if they are in one."""
-        return metadata.targets(_spec(resource))
-
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secrets with the keys of the metadata store, and the certificate whose authority applications trust."""
         own = () if _is_clear(resource) else (certificate_secret(resource.name, resource.spec.tls),)
