@@ -62,13 +62,17 @@ class _Found:
     lag: int | None = None
     since: datetime | None = None
     """Since when, where another reason came before this one."""
+    first: bool = False
+    """A failed call: whatever else is missing may only follow from it."""
 
 
 def blockers(view: View, rollout: Rollout) -> list[Blocker]:
     """The worst blockers of an attempt in the state that `rollout` will have, with the times they first appeared."""
     since = {(blocker.pod, blocker.reason): blocker.since for blocker in view.rollout.blockers}
     unique = {(found.pod, found.reason): found for found in _found(view, rollout)}
-    ordered = sorted(unique.values(), key=lambda found: (_rank(found.reason), found.reason, found.pod or ""))
+    ordered = sorted(
+        unique.values(), key=lambda each: (not each.first, _rank(each.reason), each.reason, each.pod or "")
+    )
     now = view.now.replace(microsecond=0)
     return [
         Blocker(
@@ -107,7 +111,7 @@ def _rank(reason: str) -> int:
 
 def _found(view: View, rollout: Rollout) -> Iterator[_Found]:
     if view.observed.failure is not None:
-        yield _Found(view.observed.failure.reason, view.observed.failure.message)
+        yield _Found(view.observed.failure.reason, view.observed.failure.message, first=True)
     if view.reconciliation_paused and view.state is not State.IDLE:
         yield _Found("ReconciliationPaused", "remove annotation pavane.dev/pause-reconciliation to go on")
     if rollout.state in BEFORE_PROMOTION:
@@ -122,6 +126,8 @@ def _found(view: View, rollout: Rollout) -> Iterator[_Found]:
         yield from _going(view, lambda number: number == view.next)
     elif view.resizing or view.unrepaired:
         yield from _keeping(view)
+    elif active_down(view, view.active) is not None:
+        yield from _down(view)
     elif view.outdated:
         yield from _exchanging(view)
 
@@ -196,6 +202,28 @@ def _keeping(view: View) -> Iterator[_Found]:
             yield from _behind(view, pod)
         else:
             yield _Found("PodTerminating", "it is no member any more, and the pod stops", pod.name)
+
+
+def active_down(view: View, active: int) -> Problem | None:
+    """Why the active generation takes no writes; None = it does, there is none, or it is not to run."""
+    if not active or (view.spec.suspend and view.state is State.IDLE):
+        return None
+    if view.facts.down is None and not any(pod.ready for pod in view.live_pods(active)):
+        return Problem("ActiveDown", f"no pod of generation {active} is ready")
+    return view.facts.down
+
+
+def _down(view: View) -> Iterator[_Found]:
+    """Why the active generation takes no writes while nothing is rolled out: that, and what its pods say."""
+    down = active_down(view, view.active)
+    if down is not None:
+        yield _of(down)
+    yield from _standing(view)
+    yield from _followers(view, view.active)
+    yield from _pods(view, view.active, lag=False)
+    for pod in view.live_pods(view.active):
+        if pod.ended and not pod.ready and pod.waiting_reason is None:  # between two of its restarts
+            yield _Found("CrashLoop", f"it restarted {pod.restarts} times, last it ended with {pod.ended}", pod.name)
 
 
 def _exchanging(view: View) -> Iterator[_Found]:

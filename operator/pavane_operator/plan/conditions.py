@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
-from pavane_operator.plan.blockers import HANDING_OVER, WRITE_STOP_LIMIT, cause
+from pavane_operator.plan.blockers import HANDING_OVER, WRITE_STOP_LIMIT, active_down, cause
 from pavane_operator.plan.model import DELETE_IN_USE_ANNOTATION, IN_USE, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import View
@@ -77,12 +77,7 @@ def _condition(view: View, name: str, verdict: _Verdict) -> Condition:
 
 def _down(view: View, status: Status, rollout: Rollout) -> Problem | None:
     """Why the active generation takes no writes, once that counts."""
-    active = status.active_generation
-    down = view.facts.down
-    if not active:
-        return None
-    if down is None and not any(pod.ready for pod in view.live_pods(active)):
-        down = Problem("ActiveDown", f"no pod of generation {active} is ready")
+    down = active_down(view, status.active_generation or 0)
     if down is None or rollout.state is not State.PROMOTING:
         return down
     known = (blocker.since for blocker in rollout.blockers if blocker.reason in (down.reason, HANDING_OVER))
