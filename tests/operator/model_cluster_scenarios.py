@@ -404,6 +404,8 @@ def delete_in(state: State, *, policy: str) -> Scenario:
         assert not world.pods
         volumes = [name for kind, name in world.objects if kind == "PersistentVolumeClaim"]
         assert bool(volumes) == (policy == "Retain")
+        tried = any("-g2-" in name for name in volumes)
+        assert tried == (policy == "Retain" and state in (State.PROMOTING, State.RETIRING)), volumes
 
     return script
 
@@ -436,6 +438,16 @@ def cancel_in(state: State) -> Scenario:
 def delete_before_anything(world: World) -> Script:
     world.delete()
     yield gone
+
+
+def delete_before_the_first_serves(world: World) -> Script:
+    world.faults.crash.add(1)
+    world.rollout(crashLimit=0)
+    yield lambda world: any(kind == "PersistentVolumeClaim" for kind, _ in world.objects)
+    world.begin_kills()
+    world.delete()
+    yield gone
+    assert not any(kind == "PersistentVolumeClaim" for kind, _ in world.objects)
 
 
 def delete_with_stuck_pods(world: World) -> Script:
@@ -493,6 +505,7 @@ SCENARIOS: dict[str, Scenario] = {
         former_resource_left_volumes,
         reconciliation_paused,
         delete_before_anything,
+        delete_before_the_first_serves,
         delete_with_stuck_pods,
         delete_at_once,
         delete_in_use,
@@ -506,6 +519,7 @@ FROM_NOTHING = (
             "status_lost_in_bootstrap",
             "former_resource_left_volumes",
             "delete_before_anything",
+            "delete_before_the_first_serves",
         }
     )
     | UPKEEP_FROM_NOTHING

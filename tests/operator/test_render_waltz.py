@@ -274,6 +274,14 @@ def test_a_silent_store_permits_nothing() -> None:
     assert silent.safety is not None
     assert silent.exchange is not None
     assert {each.status for each in silent.conditions} == {None}
+    for coming in (None, 2):
+        lost = judged(Registry(), active=1, coming=coming)
+        assert {each.reason for each in (lost.down, lost.safety, lost.exchange)} == {"RegistryLost"}
+        assert "RaftCluster meta" in lost.down.message
+        assert {each.type: (each.status, each.reason) for each in lost.conditions} == {
+            "WritesAllowed": (False, "RegistryLost"),
+            "LogHealthy": (None, "RegistryLost"),
+        }
     empty = judged(Registry(), active=None, coming=1)
     assert empty.safety is None, "a bootstrap makes the nodes"
     assert not empty.leads

@@ -25,10 +25,13 @@ WRITE_STOP_LIMIT = timedelta(seconds=5)
 """Leadership moves from pod to pod within a moment; only after this long is a missing leader a trouble."""
 HANDING_OVER = "HandingOver"
 """That moment in a promotion."""
+BEYOND_REPAIR = frozenset({"QuorumLost", "RegistryLost"})
+"""Why a store takes no writes, where a person has to decide what to give up."""
 _WORST_FIRST = (
     "Rejected",
     "KeysLost",
     "QuorumLost",
+    "RegistryLost",
     "StateLost",
     "FenceTooLow",
     "ReconciliationPaused",

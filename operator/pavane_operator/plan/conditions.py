@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
-from pavane_operator.plan.blockers import HANDING_OVER, WRITE_STOP_LIMIT, active_down, cause
+from pavane_operator.plan.blockers import BEYOND_REPAIR, HANDING_OVER, WRITE_STOP_LIMIT, active_down, cause
 from pavane_operator.plan.model import DELETE_IN_USE_ANNOTATION, IN_USE, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import View
@@ -35,7 +35,7 @@ def conditions(view: View, status: Status) -> list[Condition]:
         stalled = _Verdict(Truth.TRUE, grows.reason, grows.message)
     if stalled is not None:
         verdicts["Stalled"] = stalled
-    if down is not None and down.reason != "QuorumLost":
+    if down is not None and down.reason not in BEYOND_REPAIR:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, down.reason, down.message)
     elif rollout.state is not State.IDLE:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, rollout.state.value)
@@ -164,7 +164,7 @@ def _paused(view: View, status: Status, rollout: Rollout) -> _Verdict:
 
 
 def _stalled(view: View, status: Status, rollout: Rollout, down: Problem | None) -> _Verdict | None:
-    if down is not None and down.reason == "QuorumLost":
+    if down is not None and down.reason in BEYOND_REPAIR:
         return _Verdict(Truth.TRUE, down.reason, down.message)
     if rollout.state in BEFORE_PROMOTION and view.deadline_passed:
         return _Verdict(Truth.TRUE, "DeadlineExceeded", f"generation {rollout.generation} keeps trying{cause(rollout)}")

@@ -96,9 +96,11 @@ def delete(view: View) -> Decision:
     first = [child for child in sets if child.generation is not None]
     actions = _deletions(first or (() if view.observed.pods else sets))
     waiting = bool(view.observed.pods or view.observed.standing or sets)
-    if not waiting and getattr(view.spec, "deletion_policy", None) is DeletionPolicy.DELETE:
-        actions = _deletions(view.volumes)
-        waiting = bool(view.volumes)
+    if not waiting:
+        everything = getattr(view.spec, "deletion_policy", None) is DeletionPolicy.DELETE
+        volumes = view.volumes if everything else view.unpromoted_volumes
+        actions = _deletions(volumes)
+        waiting = bool(volumes)
     if not waiting:
         actions = (release,)
     return Decision(actions=actions, wake_at=due, critical=bool(actions), frozen=True)

@@ -176,6 +176,14 @@ class Snapshot:
             if child.kind == VOLUME and child.labels.get(UID_LABEL) == self.resource.uid
         ]
 
+    @property
+    def unpromoted_volumes(self) -> list[Child]:
+        """Those of generations that certainly never had the right to write: they hold copies at best."""
+        never = {entry.generation for entry in self.status.history if entry.result is not Result.PROMOTED}
+        if self.state is not State.PROMOTING:
+            never.add(self.next)
+        return [volume for volume in self.volumes if volume.generation in never - {self.active}]
+
     def objects(self, generation: int) -> list[Child]:
         """Live objects of one generation, without volumes."""
         return [child for child in self.observed.children if child.kind != VOLUME and child.generation == generation]

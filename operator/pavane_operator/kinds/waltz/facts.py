@@ -15,6 +15,8 @@ SET_ROLLOUT = "SetRollout"
 ALLOW_WRITES = "AllowWrites"
 UNUSABLE = "CopyUnusable"
 """Reason: a storage node does not use its copy of a partition, for it is damaged or its disk has failed."""
+REGISTRY_LOST = "RegistryLost"
+"""Reason: the metadata store holds nothing of this log, which has served before."""
 NAMED_MAX = 8
 """Copies that a message names; the rest is counted. Each has an event of its own."""
 
@@ -68,6 +70,8 @@ def facts(resource: Resource, registry: Registry | None, faults: Faults = NO_FAU
         conditions = _unknown(problem, faults) if active else ()
         warnings = _warnings(faults)
         return Facts(safety=problem, exchange=problem, members=frozenset(), conditions=conditions, warnings=warnings)
+    if active and registry.assignment is None:
+        return _registry_lost(resource, spec, faults)
     counts = _counts(registry, spec.storage.nodes)
     total, number = spec.partitions, registry.rollout.number if registry.rollout is not None else None
     writable = len(counts.writable)
@@ -87,6 +91,28 @@ def facts(resource: Resource, registry: Registry | None, faults: Faults = NO_FAU
             "writable": f"{writable}/{total}",
         },
         conditions=_conditions(counts, total, faults) if active else (),
+        warnings=_warnings(faults),
+    )
+
+
+def _registry_lost(resource: Resource, spec: WaltzClusterSpec, faults: Faults) -> Facts:
+    """No server makes the nodes of a log that has served: it would begin anew, beside storage that knows better."""
+    ref = spec.metadata.raft_cluster_ref
+    store = "ZooKeeper" if ref is None else f"RaftCluster {ref.name}"
+    problem = Problem(
+        REGISTRY_LOST,
+        f"{store} holds nothing of WaltzCluster {resource.name}, as if it was deleted and created again: bring its "
+        "former data back; the storage nodes still hold the log",
+    )
+    own = OwnCondition("WritesAllowed", False, problem.reason, problem.message)
+    healthy = _unusable(faults) or OwnCondition("LogHealthy", None, problem.reason, problem.message)
+    return Facts(
+        down=problem,
+        safety=problem,
+        exchange=problem,
+        members=frozenset(),
+        settling=True,
+        conditions=(own, healthy),
         warnings=_warnings(faults),
     )
 
