@@ -6,14 +6,20 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pavane
 from e2e.cluster import QUICK, RaftTest, blockers_of
 from e2e.targets import Capability
 from e2e.targets.local import ProcessTarget
@@ -68,10 +74,8 @@ class LogTest(RaftTest):
 
     @contextlib.asynccontextmanager
     async def client_of_log(self, patience: float = PATIENCE_S) -> AsyncIterator[Waltz]:
-        """Lend a client made of nothing but the Secret for applications."""
-        data = (await self.kube.get(SECRETS, "q-client", self.namespace))["data"]
-        servers, authority = (base64.b64decode(data[name]).decode() for name in ("servers", "ca.crt"))
-        async with Waltz(servers.split(), tls=trusting(authority), patience=patience) as log:
+        """Lend a client as an application on this machine makes it."""
+        async with await pavane.connect_log("q", namespace=self.namespace, patience=patience) as log:
             yield log
 
     def say(self, command: str, *arguments: str) -> str:
@@ -91,7 +95,8 @@ class LogTest(RaftTest):
 def ledger(raft: RaftTest, monkeypatch: pytest.MonkeyPatch) -> LogTest:
     if isinstance(raft.platform, ProcessTarget):
         hosts = raft.platform.folder / ".pavane" / "hosts" / raft.namespace
-        monkeypatch.setenv(HOSTS_FILE_VARIABLE, str(hosts))
+        monkeypatch.setenv(HOSTS_FILE_VARIABLE, str(hosts))  # for a bare link; an application does without
+    monkeypatch.setenv("KUBECONFIG", str(raft.platform.kubeconfig))
     return LogTest(raft.platform, raft.kube, raft.namespace, WALTZ_CLUSTERS)
 
 
@@ -202,6 +207,17 @@ async def used(ledger: LogTest) -> None:
     assert base64.b64decode(shown["data"]) == b"by client"
 
 
+def typed(ledger: LogTest) -> None:
+    """The program of docs/waltz.md in a process of this machine, on a partition that is empty."""
+    page = (Path(__file__).parents[1] / "docs" / "waltz.md").read_text("utf-8")
+    program, printed = re.findall(r"^```(?:python|text)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[:2]
+    program = program.replace('"ledger"', f'"q", namespace="{ledger.namespace}"')
+    program = re.sub(r"log\.(append|feed|view)\(0,", rf"log.\1({PARTITIONS - 1},", program)
+    given = {name: value for name, value in os.environ.items() if name != HOSTS_FILE_VARIABLE}
+    ran = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == (printed, "")
+
+
 async def traced(ledger: LogTest) -> None:
     """An append through REST is one trace, from the request over the owner and three disks to who reads the feed."""
     last = ledger.say("append", "traced").strip()
@@ -260,6 +276,7 @@ async def reads_beside(ledger: LogTest, log: Waltz) -> None:
 @pytest.mark.kinds
 async def test_a_log_loses_and_doubles_nothing_under_kills_and_a_rollout(ledger: LogTest) -> None:
     await ledger.start(strategy="Manual")
+    typed(ledger)
     await used(ledger)
     await traced(ledger)
     async with ledger.client_of_log() as log, Writers(log) as writers:

@@ -1,7 +1,6 @@
 """How a command reaches a log: by the NAME of a WaltzCluster through the control plane, or by ``--servers``."""
 
 import base64
-import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -11,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from pavane.application.finding import HOSTS
-from pavane.runtime.names import HOSTS_FILE_VARIABLE
+from pavane.application.finding import CannotConnect, LogConnection, way_from
+from pavane.application.log import connect_log
 from pavane.waltz.client import Conflict, NotFound, OutcomeUnknown, Unavailable, Waltz, WaltzError, trusting
 from pavane_cli import completing, reach
 from pavane_cli.failures import ExitCode, UserError
-from pavane_cli.gathering import gathering
+from pavane_cli.gathering import Place, gathering
 from pavane_cli.kinds import plain_name
 from pavane_cli.reach import SERVERS, ControlPlane, ReachingCommand, addresses, through_plane
 from pavane_cli.target import KINDS, cluster
@@ -73,29 +72,15 @@ class WaltzReach(reach.Reach):
 
     @asynccontextmanager
     async def log(self) -> AsyncIterator[Waltz]:
-        """Open a client, by NAME of the servers that the resource's Secret lists; its errors become ``UserError``."""
-        servers, tls = (self.servers, self._tls()) if self.servers else await self._named()
+        """Open a client, by NAME as applications do; its errors become ``UserError``."""
         with explained():
-            async with Waltz(servers, tls=tls, patience=self.patience) as log:
+            if self.servers:
+                log = Waltz(self.servers, tls=self._tls(), patience=self.patience)
+            else:
+                found = await connection_of(self.plane, plain_name(self.kind, self.name))
+                log = await connect_log("", connection=found, timeout_s=self.patience, patience=self.patience)
+            async with log:
                 yield log
-
-    async def _named(self) -> tuple[tuple[str, ...], ssl.SSLContext | None]:
-        """Return servers and TLS from the Secret that the operator keeps for applications."""
-        plane, name = self.plane, plain_name(self.kind, self.name)
-        async with cluster(plane) as client:
-            await client.get(KINDS["waltz"], name, plane.namespace)  # an error about it says more than of its Secret
-            try:
-                data = (await client.get(SECRETS, client_secret(name), plane.namespace)).get("data") or {}
-            except kube.NotFound:
-                data = {}
-        path = plane.path()
-        hosts = path.parent / HOSTS / plane.namespace if path is not None else None
-        if hosts is not None and hosts.exists():  # names of a local cluster, which no DNS knows
-            os.environ.setdefault(HOSTS_FILE_VARIABLE, str(hosts))
-        held = {key: base64.b64decode(value).decode() for key, value in data.items()}
-        if not held.get("servers", "").split():
-            raise UserError(f"{name} has no servers yet; `pavane why waltz/{name}` says what it waits for")
-        return tuple(held["servers"].split()), trusting(held["ca.crt"]) if "ca.crt" in held else None
 
     def _tls(self) -> ssl.SSLContext | None:
         if self.plain:
@@ -127,6 +112,20 @@ reaching = gathering(_reach, ReachingCommand)
 """Gives a command the argument NAME and all options of ``WaltzReach``, which it takes as its first parameter."""
 
 
+async def connection_of(place: Place, name: str) -> LogConnection:
+    """Return the connection of a WaltzCluster, from the Secret that the operator keeps for applications."""
+    async with cluster(place) as client:
+        await client.get(KINDS["waltz"], name, place.namespace)  # an error about it says more than of its Secret
+        try:
+            data = (await client.get(SECRETS, client_secret(name), place.namespace)).get("data") or {}
+        except kube.NotFound:
+            data = {}
+    path, held = place.path(), {key: base64.b64decode(value).decode() for key, value in data.items()}
+    way = {} if path is None else way_from(path, place.namespace, place.context or "")
+    with explained():
+        return LogConnection.of(name, held, **way)
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Turn the errors of a ``Waltz`` client into ``UserError``."""
@@ -143,7 +142,7 @@ def explained() -> Iterator[None]:
         raise UserError(str(error), ExitCode.OUTCOME_UNKNOWN) from error
     except NotFound as error:
         raise UserError(str(error), ExitCode.NOT_FOUND) from error
-    except Unavailable as error:
+    except (CannotConnect, Unavailable) as error:
         raise UserError(str(error), ExitCode.TIME_OUT) from error
     except WaltzError as error:
         raise UserError(str(error), ExitCode.REFUSED) from error

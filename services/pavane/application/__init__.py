@@ -1,4 +1,5 @@
-"""What an application needs of a RaftCluster, in one line: ``pavane.connect`` (docs/connect.md)."""
+"""What an application needs of a RaftCluster or a log, in one line: ``pavane.connect`` and ``pavane.connect_log``
+(docs/connect.md, docs/waltz.md)."""
 
 from pavane.application.blocking import BlockingCluster, connect_sync
 from pavane.application.cluster import (
@@ -12,10 +13,12 @@ from pavane.application.cluster import (
     WatchEvent,
     connect,
 )
-from pavane.application.finding import CannotConnect, Connection
+from pavane.application.finding import CannotConnect, Connection, LogConnection
+from pavane.application.log import BlockingLog, Log, connect_log, connect_log_sync
 
 __all__ = [
     "BlockingCluster",
+    "BlockingLog",
     "CannotConnect",
     "Cluster",
     "Connection",
@@ -23,9 +26,13 @@ __all__ = [
     "EventType",
     "Lock",
     "LockLost",
+    "Log",
+    "LogConnection",
     "NotALock",
     "Watch",
     "WatchEvent",
     "connect",
+    "connect_log",
+    "connect_log_sync",
     "connect_sync",
 ]

@@ -2,37 +2,54 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from pavane.application.cluster import CONNECT_S, LEASE_S, Cluster, Lock, Text, WatchEvent, connect
 from pavane.application.finding import Connection
 from pavane.raft.errors import Closed
 from pavane.runtime.forks import Process
 
+
+class _Closable(Protocol):
+    async def close(self) -> None: ...
+
+
 Result = TypeVar("Result")
+Connected = TypeVar("Connected", bound=_Closable)
 
 
-class BlockingCluster:
-    """A ``Cluster`` on an event loop in a thread of its own; methods block, and may be called from many threads."""
+class Blocking(Generic[Connected]):
+    """What was connected, on an event loop in a thread of its own; for a ``with`` block."""
 
-    def __init__(self) -> None:
+    closed: ClassVar[type[Exception]] = Closed
+
+    def __init__(self, connect: Callable[[], Coroutine[Any, Any, Connected]]) -> None:
         self._process = Process()
         self._loop: asyncio.AbstractEventLoop | None = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pavane", daemon=True)
         self._thread.start()
-        self.asynchronous: Cluster
+        try:
+            self.asynchronous = self.run(connect())
+        except BaseException:
+            self._stop()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``run`` can be called: it is neither closed nor of the process that forked this one."""
+        return self._loop is not None and self._process.is_this
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Wait for a coroutine of ``asynchronous``."""
         if self._loop is None:
             work.close()
-            raise Closed("this cluster is closed; connect again")
+            raise self.closed("this connection is closed; connect again")
         if not self._process.is_this:
             work.close()
-            raise Closed("this cluster was connected before this process was forked; connect in each process")
+            raise self.closed("this was connected before this process was forked; connect in each process")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def __enter__(self) -> Self:
@@ -44,7 +61,7 @@ class BlockingCluster:
         self.close()
 
     def close(self) -> None:
-        """End all watches and close the connections; in a forked process those of its parent stay as they are."""
+        """Close the connections; in a forked process those of its parent stay as they are."""
         if not self._process.is_this:
             self._loop = None
         elif self._loop is not None:
@@ -60,6 +77,10 @@ class BlockingCluster:
             loop.call_soon_threadsafe(loop.stop)
             self._thread.join()
             loop.close()
+
+
+class BlockingCluster(Blocking[Cluster]):
+    """A ``Cluster`` on an event loop in a thread of its own; methods block, and may be called from many threads."""
 
     def get(self, key: Text) -> bytes | None:
         """Return the value of a key, None if it is not there."""
@@ -104,7 +125,7 @@ class BlockingCluster:
             while True:
                 yield self.run(watch.__anext__())
         finally:
-            if self._loop is not None and self._process.is_this:
+            if self.is_open:
                 self.run(watch.aclose())
 
 
@@ -117,14 +138,9 @@ def connect_sync(
     timeout_s: float = CONNECT_S,
 ) -> BlockingCluster:
     """Connect as ``connect`` does, for a ``with`` block of a program without asyncio."""
-    made = BlockingCluster()
-    try:
-        connecting = connect(name, namespace=namespace, urls=urls, connection=connection, timeout_s=timeout_s)
-        made.asynchronous = made.run(connecting)
-    except BaseException:
-        made._stop()
-        raise
-    return made
+    return BlockingCluster(
+        lambda: connect(name, namespace=namespace, urls=urls, connection=connection, timeout_s=timeout_s)
+    )
 
 
 async def _made(cluster: Cluster, key: Text, prefix: bool, from_revision: int) -> Any:

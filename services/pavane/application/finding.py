@@ -1,18 +1,20 @@
-"""Where a RaftCluster is and how to be let in: from a file, a mounted Secret, or what a kubeconfig names."""
+"""Where a RaftCluster or a log is and how to be let in: from a file, a mounted Secret, or what a kubeconfig names."""
 
 import base64
 import json
 import os
 import ssl
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx2
 import yaml
 
+from pavane.application import forwarding
 from pavane.raft.curve import CurveKeys
 from pavane.raft.keys import RaftKeys, ident_of
 from pavane.runtime import names
@@ -20,10 +22,14 @@ from pavane.runtime.local import nearest_local
 
 VARIABLE = "PAVANE_CONNECTION"
 """Environment variable with a connection as JSON, or the path of a file that holds one."""
+LOG_VARIABLE = "PAVANE_LOG_CONNECTION"
+"""The same for a log: an application may use both."""
 MOUNTED = Path("/var/run/secrets/pavane.dev")
 ROOT_VARIABLE = "PAVANE_ROOT"
 """What a pod of a local cluster finds its mounts below."""
 FILE = "connection.json"
+SERVERS_FILE, AUTHORITY_FILE = "servers", "ca.crt"
+"""What a log's Secret for applications holds."""
 HOSTS = "hosts"
 ASK_S = 2.0
 PORT_NAME = "raft"
@@ -67,6 +73,48 @@ class Connection:
             ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class LogConnection:
+    """A log's servers, and whom they show a certificate of; ``None`` for one without TLS.
+
+    ``hosts`` is the file with the addresses of a local cluster; ``cluster`` is that where ports have to be forwarded.
+    """
+
+    name: str
+    servers: tuple[str, ...]
+    authority: str | None = None
+    hosts: Path | None = None
+    cluster: forwarding.Cluster | None = None
+
+    def text(self) -> str:
+        """Return it as JSON on one line, without ``cluster``."""
+        hosts = None if self.hosts is None else str(self.hosts)
+        document = {"name": self.name, "servers": self.servers, "authority": self.authority, "hosts": hosts}
+        return json.dumps({key: value for key, value in document.items() if value is not None})
+
+    @classmethod
+    def parse(cls, text: str, place: str) -> Self:
+        """Read what ``text`` wrote; raises ``CannotConnect``, which names ``place``."""
+        try:
+            document = json.loads(text)
+            hosts = document.get("hosts")
+            servers = tuple(document["servers"])
+            return cls(document["name"], servers, document.get("authority"), None if hosts is None else Path(hosts))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CannotConnect(
+                f"Keys: {place} holds no connection to a log ({error!r}): `pavane connection waltz/NAME -o file` "
+                "makes one"
+            ) from error
+
+    @classmethod
+    def of(cls, name: str, data: Mapping[str, str], **way: Any) -> Self:
+        """Return that of the Secret that the operator keeps; raises ``CannotConnect`` while it names no servers."""
+        servers = tuple(data.get(SERVERS_FILE, "").split())
+        if not servers:
+            raise CannotConnect(f"Quorum: {name} has no servers yet: `pavane why waltz/{name}` says what it waits for")
+        return cls(name, servers, data.get(AUTHORITY_FILE), **way)
+
+
 def find(name: str, namespace: str | None = None) -> Connection:
     """Return the connection of a RaftCluster.
 
@@ -74,25 +122,68 @@ def find(name: str, namespace: str | None = None) -> Connection:
     ``.pavane`` of ours or ``~/.kube/config`` name, in the first. Blocks for up to a few times ASK_S. Raises
     ``CannotConnect``.
     """
-    given = os.environ.get(VARIABLE)
-    if given:
-        text = given if given.lstrip().startswith("{") else _read(Path(given))
-        found = Connection.parse(text, VARIABLE)
-        if name and found.name != name:
-            raise CannotConnect(f"Name: {VARIABLE} is a connection to {found.name}, not to {name}")
-        return found
-    mounted = Path(os.environ.get(ROOT_VARIABLE, "/")) / MOUNTED.relative_to("/") / name / FILE
+    if (given := _given(VARIABLE)) is not None:
+        return _checked(Connection.parse(given, VARIABLE), name, VARIABLE)
+    mounted = _mounted(name) / FILE
     if mounted.is_file():
         return Connection.parse(_read(mounted), str(mounted))
+    return _of_kubeconfig(_kubeconfig(name, VARIABLE), name, namespace)
+
+
+def find_log(name: str, namespace: str | None = None) -> LogConnection:
+    """Return the connection of a log, looked for as ``find`` does. Raises ``CannotConnect``."""
+    if (given := _given(LOG_VARIABLE)) is not None:
+        return _checked(LogConnection.parse(given, LOG_VARIABLE), name, LOG_VARIABLE)
+    mounted = _mounted(name)
+    if (mounted / SERVERS_FILE).is_file():
+        held = {each: _read(mounted / each) for each in (SERVERS_FILE, AUTHORITY_FILE) if (mounted / each).exists()}
+        return LogConnection.of(name, held)
+    path = _kubeconfig(name, LOG_VARIABLE)
+    with _cluster(path, namespace) as (http, place):
+        if _get(http, f"/apis/pavane.dev/v1alpha1/namespaces/{place}/waltzclusters/{name}") is None:
+            raise CannotConnect(f"Name: there is no WaltzCluster {name} in namespace {place} of {path}")
+        secret = _get(http, f"/api/v1/namespaces/{place}/secrets/{name}-client") or {}
+    data = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
+    return LogConnection.of(name, data, **way_from(path, place))
+
+
+def way_from(kubeconfig: Path, namespace: str, context: str = "") -> dict[str, Any]:
+    """Return ``hosts`` or ``cluster`` of a ``LogConnection``: how names of pods are reached from this machine."""
+    hosts = kubeconfig.parent / HOSTS / namespace
+    if hosts.exists():
+        return {"hosts": hosts}
+    return {"cluster": forwarding.Cluster(kubeconfig, namespace, context)}
+
+
+Given = TypeVar("Given", Connection, LogConnection)
+
+
+def _checked(found: Given, name: str, variable: str) -> Given:
+    if name and found.name != name:
+        raise CannotConnect(f"Name: {variable} is a connection to {found.name}, not to {name}")
+    return found
+
+
+def _given(variable: str) -> str | None:
+    """Return the connection in a variable, or in the file that it names."""
+    given = os.environ.get(variable)
+    return _read(Path(given)) if given and not given.lstrip().startswith("{") else given or None
+
+
+def _mounted(name: str) -> Path:
+    return Path(os.environ.get(ROOT_VARIABLE, "/")) / MOUNTED.relative_to("/") / name
+
+
+def _kubeconfig(name: str, variable: str) -> Path:
     named = os.environ.get("KUBECONFIG")
     kubeconfig = Path(named.partition(os.pathsep)[0]).expanduser() if named else nearest_local()
     kubeconfig = kubeconfig or Path("~/.kube/config").expanduser()
     if not kubeconfig.is_file():
         raise CannotConnect(
-            f"Name: nothing here knows a cluster {name}: there is neither {VARIABLE} nor {mounted.parent}, nor a "
+            f"Name: nothing here knows a cluster {name}: there is neither {variable} nor {_mounted(name)}, nor a "
             "kubeconfig; `pavane connection NAME -o env` where there is one prints what to set here"
         )
-    return _of_kubeconfig(kubeconfig, name, namespace)
+    return kubeconfig
 
 
 def _read(path: Path) -> str:
@@ -102,11 +193,17 @@ def _read(path: Path) -> str:
         raise CannotConnect(f"Keys: {path} cannot be read: {error}") from error
 
 
-def _of_kubeconfig(path: Path, name: str, named: str | None) -> Connection:
+@contextmanager
+def _cluster(path: Path, named: str | None) -> Iterator[tuple[httpx2.Client, str]]:
+    """Lend a client of the kubeconfig's cluster; with it comes the namespace."""
     config = yaml.safe_load(_read(path)) or {}
     context = _named(config, "context", config.get("current-context"))
-    namespace = named or context.get("namespace") or "default"
     with _client(path, config, context) as http:
+        yield http, named or context.get("namespace") or "default"
+
+
+def _of_kubeconfig(path: Path, name: str, named: str | None) -> Connection:
+    with _cluster(path, named) as (http, namespace):
         base = f"/api/v1/namespaces/{namespace}/secrets"
         document = _get(http, f"/apis/pavane.dev/v1alpha1/namespaces/{namespace}/raftclusters/{name}")
         if document is None:
@@ -116,7 +213,7 @@ def _of_kubeconfig(path: Path, name: str, named: str | None) -> Connection:
         if not urls:
             raise CannotConnect(f"Quorum: {name} serves nobody yet: `pavane why raft/{name}` says what it waits for")
         hosts = path.parent / HOSTS / namespace
-        resolve = _resolver(hosts) if hosts.exists() else names.resolve
+        resolve = addresses_in(hosts) if hosts.exists() else names.resolve
         secret = _get(http, f"{base}/{name}-keys")
         if secret is None:
             raise CannotConnect(f"Keys: there is no Secret {name}-keys in namespace {namespace}")
@@ -129,7 +226,9 @@ def _of_kubeconfig(path: Path, name: str, named: str | None) -> Connection:
     return Connection(name, urls, keys.ident, keys.curve, resolve)
 
 
-def _resolver(hosts: Path) -> Callable[[str], Sequence[str]]:
+def addresses_in(hosts: Path) -> Callable[[str], Sequence[str]]:
+    """Return how names of a local cluster are resolved; the file is read each time."""
+
     def resolve(host: str) -> Sequence[str]:
         return names.resolve_among(names.parse_hosts(hosts.read_text(encoding="utf-8")), host)
 

@@ -42,6 +42,7 @@ class Cluster:
     def __init__(self, partitions: int = 2, servers: int = 2) -> None:
         self.logs = [Log(owner=p % servers) for p in range(partitions)]
         self.servers = [Server(self, number) for number in range(servers)]
+        self.hosts = ["127.0.0.1"] * servers  # as the view names them
         self.clients = 0
         self.version = 1
         self.on_append: Callable[[Server, m.AppendIdempotent], bool] = lambda server, append: False
@@ -62,7 +63,7 @@ class Cluster:
         servers = tuple(
             m.ViewServer(
                 server.number,
-                "127.0.0.1",
+                self.hosts[server.number],
                 server.port,
                 Stage.READ_WRITE,
                 tuple(

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pavane.runtime.forks import Process
-from pavane.waltz.client.link import Address, Link, parse_address
+from pavane.waltz.client.link import Address, Link, Route, parse_address
 from pavane.waltz.errors import Closed, RejectCode, Rejected, Unavailable
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
@@ -57,11 +57,14 @@ class Owner:
 class Directory:
     """View and links of one client. ``patience`` is how many seconds a call may wait for a server."""
 
-    def __init__(self, servers: Sequence[str], tls: ssl.SSLContext | None, patience: float) -> None:
+    def __init__(
+        self, servers: Sequence[str], tls: ssl.SSLContext | None, patience: float, route: Route | None = None
+    ) -> None:
         if not servers:
             raise ValueError("name at least one server: host:port")
         self._seeds = [parse_address(server) for server in servers]
         self._tls = tls
+        self._route = route
         self.patience = patience
         self.client_id = 0
         self.process = Process()
@@ -77,10 +80,10 @@ class Directory:
         self._seqs = itertools.count()
         self._closed = False
 
-    async def start(self) -> None:
+    async def start(self, within: float) -> None:
         """Get the first view and this client's id. Raises ``Unavailable`` when no server answered in time."""
         self.process = Process()
-        deadline = asyncio.get_running_loop().time() + self.patience
+        deadline = asyncio.get_running_loop().time() + within
         seeds = random.sample(self._seeds, len(self._seeds))
         for seed in itertools.cycle(seeds):
             try:
@@ -95,7 +98,7 @@ class Directory:
             except Unavailable as error:
                 hopeless = isinstance(error.__cause__, ssl.SSLCertVerificationError)
                 if hopeless or asyncio.get_running_loop().time() >= deadline:
-                    raise Unavailable(f"no server gave its view of the cluster: {error}") from None
+                    raise Unavailable(f"no server gave its view of the cluster: {error}") from error.__cause__
                 await asyncio.sleep(RETRY_SECONDS)
 
     def reqid(self, partition: int, generation: int = 0) -> ReqId:
@@ -231,7 +234,7 @@ class Directory:
     async def _connect(self, address: Address) -> Link:
         if self._closed:
             raise Closed("the client is closed")
-        link = await Link.connect(address, self._tls, next(self._net_seqs))
+        link = await Link.connect(address, self._tls, next(self._net_seqs), self._route)
         self._all.add(link)
         link.on_lost.append(lambda: self._all.discard(link))
         return link

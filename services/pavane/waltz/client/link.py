@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pavane.waltz.aio.stream import Stream, connect
@@ -15,6 +15,8 @@ from pavane.waltz.wire.frame import LOG_CLIENT
 CONNECT_SECONDS = 2.0  # until the Hello came; a stopped server's kernel still accepts
 VERSIONS = (5,)  # an append below V5 is answered by the feed only; this client does without a feed
 Address = tuple[str, int]
+Route = Callable[[Address], Awaitable[Address]]
+"""Says where a server is reached now; raises ``OSError``."""
 
 
 def parse_address(text: str) -> Address:
@@ -45,12 +47,15 @@ class Link(Stream):
         self._gone = asyncio.Event()
 
     @classmethod
-    async def connect(cls, address: Address, tls: ssl.SSLContext | None, net_seq: int) -> Link:
+    async def connect(
+        cls, address: Address, tls: ssl.SSLContext | None, net_seq: int, route: Route | None = None
+    ) -> Link:
         """Return a link whose Hello is done. Raises ``Unavailable``."""
         host, port = address
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await connect(lambda: cls(address, net_seq), f"{host}:{port}", tls, host)
+                at, at_port = await route(address) if route is not None else address
+                return await connect(lambda: cls(address, net_seq), f"{at}:{at_port}", tls, host)
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"{host}:{port}: {str(error) or 'no answer in time'}") from error
 

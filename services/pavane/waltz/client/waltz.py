@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from pavane.waltz.client.appending import Appending
 from pavane.waltz.client.directory import PASSING, Directory, PartitionInfo
-from pavane.waltz.client.link import Link
+from pavane.waltz.client.link import Link, Route
 from pavane.waltz.client.transaction import Lock, Transaction
 from pavane.waltz.client.view import View
 from pavane.waltz.errors import NotFound, RejectCode, Rejected, Unavailable
@@ -32,28 +32,42 @@ class Waltz:
     """A log, reached through any of its servers; use it as ``async with Waltz(["host:55180"], tls=tls) as log``.
 
     ``tls`` is the context for the client port, ``None`` for a cluster without TLS. ``patience`` is how many seconds a
-    call waits for a server that can serve it, through fail-overs and rollouts. Entering raises ``Unavailable``.
+    call waits for a server that can serve it, through fail-overs and rollouts. ``route`` says before each connection
+    where a server is reached, if not at the address that it registered. Entering raises ``Unavailable``.
     """
 
     def __init__(
-        self, servers: Sequence[str], *, tls: ssl.SSLContext | None = None, patience: float = PATIENCE_SECONDS
+        self,
+        servers: Sequence[str],
+        *,
+        tls: ssl.SSLContext | None = None,
+        patience: float = PATIENCE_SECONDS,
+        route: Route | None = None,
     ) -> None:
-        self._directory = Directory(servers, tls, patience)
+        self._directory = Directory(servers, tls, patience, route)
         self._appending: dict[int, Appending] = {}
         self._tracing = Tracing("")
 
     async def __aenter__(self) -> Self:
-        try:
-            await self._directory.start()
-        except BaseException:
-            await self._directory.close()
-            raise
-        self._tracing = Tracing(self._directory.cluster)
+        await self.open(self._directory.patience)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def open(self, within: float) -> None:
+        """Reach any server within so many seconds. Raises ``Unavailable``."""
+        try:
+            await self._directory.start(within)
+        except BaseException:
+            await self._directory.close()
+            raise
+        self._tracing = Tracing(self._directory.cluster)
+
+    async def close(self) -> None:
+        """Close the connections; in a forked process those of its parent stay as they are."""
         if not self._directory.process.is_this:
             return  # links and tasks are those of the process that opened it, and still in use there
         for appending in self._appending.values():
