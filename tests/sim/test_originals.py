@@ -14,6 +14,7 @@ from pavane.raft.core.requests import Ask, Question, Requests
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import AppendEntries, encode_uint
 from pavane.raft.wire.frames import decode_uint
+from pavane.wire import Stage
 from tests.sim import js_model
 from tests.sim.kit.network import Weather
 from tests.sim.kit.seeds import ONE_SEED
@@ -127,6 +128,39 @@ def test_one_with_an_older_log_and_shorter_times_lets_an_original_peer_stand(
     assert world.run_until(world.time + ALONE_S, lambda: original.role == Role.LEADER), behind.describe()
     acknowledged = world.greatest_acknowledged
     assert world.run_until(world.time + ALONE_S, lambda: world.greatest_acknowledged > acknowledged)
+
+
+def test_one_that_stands_in_vain_does_not_keep_the_last_voter_from_leading_for_ever() -> None:
+    """Seed 2223 with connections that go silent, as it was found.
+
+    The silence of an original that has left counts as no objection, so the one that missed all changes stands again and
+    again. The one that is to be replaced by it waits for longer, and found a later term each time that it asked.
+    """
+    world = World(1, Scenario(voters=5, learners=1, originals=1))
+    late, also_late, last = world.ours["x-g1-1"], world.ours["x-g1-3"], world.ours["x-g2-0"]
+    for writer in world.writers:
+        writer.begin()
+    world.run_until(2.0)
+    last.stage = Stage.READ_WRITE
+    world.permit(last)
+    away = {late.id, also_late.id}
+    cuts = world.network.cut(away, set(world.nodes) - away)
+    world.administrator.change(((last.id, last.url),))
+    assert world.run_until(world.time + ALONE_S, lambda: last.final_members() == ((last.id, last.url),))
+    assert world.run_until(world.time + ALONE_S, lambda: world.administrator.wanted is None)
+    world.network.cuts -= {(late.id, last.id), (last.id, late.id)}  # its log is looked at before it may be a member
+    world.administrator.change(((late.id, late.url),))
+    until = world.time + ALONE_S
+    while last.final_members() is not None and world.time < until:
+        world.run_until(world.time + 0.0001)
+    world.network.cuts |= cuts
+    world.run_until(world.time + 0.5)
+    assert late.mirror.configurations == []
+    assert last.final_members() is None
+    last.crash()
+    last.start()
+    world.network.cuts.clear()
+    assert world.run_until(world.time + ALONE_S, lambda: world.administrator.wanted is None), last.describe()
 
 
 # --- planted bugs (S7) -----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
 from pavane.raft.wire import (
     AppendEntries,
+    AppendEntriesReply,
     EntriesStatus,
     EntryType,
     InstallSnapshot,
@@ -335,6 +336,21 @@ def test_transfers_to_a_silent_peer_do_not_make_its_later_answers_strange() -> N
     ensemble.cuts.clear()
     ensemble.update(leader, 1)
     ensemble.until(lambda: len(ensemble.entries(silent)) == 1)
+
+
+def test_what_a_later_leader_took_back_is_not_promised_again() -> None:
+    """The repetition of a message of an old leader gets the later term, not the answer that was true once."""
+    ensemble = Ensemble("abc")
+    for name in "ac":
+        ensemble.down(name)
+    ensemble.start("b", Recovered(term=1, vote="a"))
+    old, new = (encode_entry(reqid(number), EntryType.STATE, term, b"data") for number, term in ((1, 2), (2, 3)))
+    question = (b"\x01", *AppendEntries("a", 2, 0, 0, 0, (old,)).encode(IDENT))
+    [first] = ensemble.ask("b", question)
+    ensemble.ask("b", (b"\x01", *AppendEntries("c", 3, 0, 0, 0, (new,)).encode(IDENT)), "next")
+    [again] = ensemble.ask("b", question)
+    assert decoded(AppendEntriesReply, first) == AppendEntriesReply(2, True)
+    assert decoded(AppendEntriesReply, again) == AppendEntriesReply(3, False)
 
 
 def test_a_target_that_learns_of_its_own_removal_does_not_stand() -> None:

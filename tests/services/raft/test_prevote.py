@@ -93,6 +93,23 @@ def test_a_prevote_changes_nothing_at_the_voter() -> None:
     assert (len(ensemble.disks[voter].votes), ensemble.status(voter).term) == (stored, term)
 
 
+def test_who_is_refused_for_its_term_alone_asks_again_at_once() -> None:
+    ensemble, leader, voter, candidate = led()
+    ensemble.cuts = {(voter, candidate)}
+    ensemble.until(lambda: ensemble.status(candidate).role == Role.FOLLOWER)
+    ensemble.cores[voter]._node.raise_term(7)
+    ensemble.down(leader)
+    ensemble.cores[voter]._election.reset(behind=1 << 30)  # it does not stand
+    ensemble.cuts.clear()
+    before = len(roles(ensemble, candidate))
+
+    ensemble.until(lambda: len(roles(ensemble, candidate)) > before)
+
+    expected = [Role.PRE_CANDIDATE, Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE, Role.LEADER]
+    assert roles(ensemble, candidate)[before:] == expected
+    assert ensemble.status(candidate).term == 8
+
+
 class Others:
     """Members of another program: they answer ``^`` and nothing else."""
 

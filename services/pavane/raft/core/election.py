@@ -65,9 +65,7 @@ class Election:
         self._open_ticket: int | None = None
         self._round: _Round | None = None
         self._leader_heard_at = leader_heard_at
-        self._prevote = Prevote(
-            node, requests, programs, lambda: self.stand(PHASE_VOTE), self._not_now, self._higher_term
-        )
+        self._prevote = Prevote(node, requests, programs, lambda: self.stand(PHASE_VOTE), self._not_now, self._outdated)
 
     # --- timer ---------------------------------------------------------------------------------------------------
 
@@ -144,6 +142,16 @@ class Election:
 
     def _not_now(self) -> None:
         self._node.rest("prevote")
+
+    def _outdated(self, peer: str, reply: PvVoteReply) -> None:
+        """Take a refusal of a later term; ask again at once in the next where nothing but the term stands against us.
+
+        One that stands in vain raises the term in each of its time-outs; with a longer one we would always be late.
+        """
+        asking = self._node.role == Role.PRE_CANDIDATE
+        self._higher_term(peer, reply.term)
+        if asking and reply.reason in {STALE_TERM, VOTED} and self._armed():
+            self._ask_first()
 
     def _higher_term(self, peer: str, term: int) -> None:
         self._recovering.heard(peer, term)

@@ -42,10 +42,10 @@ class Follower:
         node = self._node
         if not self.may_lead(message.leader, message.term, message.previous_index + len(message.entries)):
             return
-        if self.repeated(route, request_id, message.leader):
-            return
-        if message.term < node.term:
+        if message.term < node.term:  # also if it was answered before: what was promised may be gone since
             self.answer(route, request_id, message.leader, AppendEntriesReply(node.term, False))
+            return
+        if self.repeated(route, request_id, message.leader):
             return
         self.follow(message.leader, message.term)
         taken = self._take(message)

@@ -117,10 +117,10 @@ class Installing:
         node, following = self._node, self._follower
         if not following.may_lead(message.leader, message.term, message.last_index):
             return
-        if following.repeated(route, request_id, message.leader):
-            return
         if message.term < node.term:
             following.answer(route, request_id, message.leader, InstallSnapshotReply(node.term))
+            return
+        if following.repeated(route, request_id, message.leader):
             return
         following.follow(message.leader, message.term)
         sender = "" if whole else message.leader

@@ -79,7 +79,8 @@ class Learner:
         self._caught_up = False  # once is enough, until the role changes
         self._overlap = True  # the next stream begins one entry early, to compare it
         self._asked = 0
-        self._asked_from = 0  # what the stream began behind
+        self._asked_from = 0  # what a stream by ``<`` began behind
+        self._asked_committed = False  # the entry named last, as it was asked; its place may hold another one since
         self._agreed = 0  # up to here the leader of the stream has the same log
         self._differs = False  # our last entry is not the leader's
 
@@ -292,11 +293,12 @@ class Learner:
 
         If it has said that its log differs there, that is a tail which was never committed: the commit index.
         """
-        self._asked_from = self._agreed = self._node.commit if self._differs else self._node.log.last
-        return self._asked_from
+        self._agreed = self._node.commit if self._differs else self._node.log.last
+        return self._agreed
 
     def _follow_from(self, index: int, offset: int | None = None) -> PvFollow:
         node = self._node
+        self._asked_committed = index <= node.commit
         return PvFollow(node.id, node.term, index, node.log.term_at(index) or 0, offset)
 
     def _end_stream(self) -> None:
@@ -313,7 +315,7 @@ class Learner:
             self._lose_leader()
             return
         if reply.kind == Code.FORK:
-            if self._asked_from > node.commit:
+            if not self._asked_committed:
                 self._differs = True  # a tail that was never committed
                 self._end_stream()
                 self._stream_at = node.now.mono

@@ -44,7 +44,7 @@ class Prevote:
         programs: Programs,
         passed: Callable[[], None],
         failed: Callable[[], None],
-        higher: Callable[[str, int], None],
+        higher: Callable[[str, PvVoteReply], None],
     ) -> None:
         self._node = node
         self._requests = requests
@@ -138,7 +138,7 @@ class Prevote:
     def _answered(self, ask: Ask, reply: PvVoteReply) -> None:
         current, peer = self._round, ask.to.peer
         if not reply.granted and reply.term > self._node.term:
-            self._higher(peer, reply.term)
+            self._higher(peer, reply)
         elif current is not None and current.asks.get(peer) is ask:
             current.answered.add(peer)
             if reply.granted:
