@@ -82,7 +82,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         await traces_store.open()
         kube = await connect()
         authority = Authority(kube, settings.audience)
-        clients, logs, http = RaftClients(kube), WaltzClients(kube), pods_http()
+        clients, logs, http, queries = RaftClients(kube), WaltzClients(kube), pods_http(), Queries()
         app.state.control = Control(
             kube=kube,
             authority=authority,
@@ -90,7 +90,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
             raft=clients,
             waltz=logs,
             views=KeptViews(logs),
-            queries=Queries(),
+            queries=queries,
             pods=http,
             streams=streams,
             traces=traces_store,
@@ -106,6 +106,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
         try:
             yield
         finally:
+            await queries.close()
             await clients.close()
             await logs.close()
             await http.aclose()

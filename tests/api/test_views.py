@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from pavane.dataflow.evaluating import Limits
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.querying import Limits
+from pavane.dataflow.querying import Query
 from pavane.dataflow.sql import parse
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Waltz
@@ -219,6 +220,14 @@ async def test_ticks_limits_and_what_is_refused(board: Board, monkeypatch: pytes
         assert answer.status_code == 403, path
 
     bomb = "SELECT count(*) AS n FROM " + ", ".join(f"every e{number}" for number in range(12))
-    assert "longer than 3 s" in (await board.query(bomb, 504))["detail"]
+    bombs = [asyncio.create_task(board.query(bomb, 504)) for _ in range(2)]
+    mine = board.api.app.state.control.queries  # another namespace's turn
+    async with mine.admitted("another") as answer:
+        assert (await answer(Query("SELECT 1 AS one"), dict)).to_pylist() == [{"one": 1}]
+        assert not any(each.done() for each in bombs)
+    for each in bombs:
+        assert "longer than 3 s" in (await each)["detail"]
+    much = "SELECT length(repeat('x', 2000000000)) AS n FROM every"
+    assert "more than the 1024 MiB of memory" in (await board.query(much, 413))["detail"]
     assert "more than 12 rows" in (await board.query("SELECT * FROM every", 413))["detail"]
     assert (await board.query("SELECT count(*) AS n FROM every"))["rows"] == [{"n": 13}]

@@ -5,13 +5,17 @@ The chain in the log is what a view is, so reads are right and possible while no
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
+from pavane.dataflow.confined import Confined
 from pavane.dataflow.entries import EntryError
+from pavane.dataflow.evaluating import Evaluator, Limits, QueryTooLarge
 from pavane.dataflow.ports import Binding
-from pavane.dataflow.querying import Evaluator, Limits, QueryTooLarge
+from pavane.dataflow.querying import Query
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.views import ViewReader, Views
 from pavane.waltz.client import Waltz
@@ -19,13 +23,14 @@ from pavane_api.problems import Conflict, TooLarge, TooManyRequests, Unavailable
 from pavane_api.waltz_clients import WaltzClients
 
 CLUSTERS_MAX = 16  # whose views are kept; those that were not asked for longest are read anew
-BYTES_MAX = 64 * 1024 * 1024  # of all kept views: an eighth of what the chart grants the process
+BYTES_MAX = 64 * 1024 * 1024  # of all kept views: a sixteenth of what the chart grants the pod
 UPDATES_KEPT = 20_000  # of each view, for reads at earlier ticks and for streams that come back
 BINDINGS_KEPT = 10_000  # ticks of whose time is known
 LOOK_S = 20.0  # to read what came; callers wait 30 s for an answer
 QUERIES_MAX = 2  # at once: they need a processor each
-WAITING_MAX = 32
-QUERY = Limits(rows=10_000, bytes=16 * 1024 * 1024, seconds=10.0, memory="128MB")
+SHARE_MAX = 1  # of them, for one namespace, so that a tenant takes nobody else's
+WAITING_MAX = 8  # of one namespace
+QUERY = Limits(rows=10_000, bytes=16 * 1024 * 1024, seconds=10.0, memory_bytes=128 * 1024 * 1024)
 
 
 @dataclass(slots=True)
@@ -121,27 +126,48 @@ class KeptViews:
                 del self._kept[key]
 
 
+Answering = Callable[[Query, Callable[[], dict[str, pa.Table]]], Awaitable[pa.Table]]
+
+
 class Queries:
-    """Admits so many queries at once."""
+    """Admits so many queries at once, of each namespace its share, and runs them in processes of their own."""
 
     def __init__(self) -> None:
-        self._running = asyncio.Semaphore(QUERIES_MAX)
-        self._waiting = 0
+        self._tenants: dict[str, _Tenant] = {}
+        self._confined: Confined | None = None  # made when the first one asks: it takes memory
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn; raises ``TooManyRequests`` where too many wait."""
-        if self._waiting >= WAITING_MAX:
-            raise TooManyRequests(f"{WAITING_MAX} queries wait already.", headers={"Retry-After": "1"})
-        self._waiting += 1
+    async def admitted(self, namespace: str) -> AsyncIterator[Answering]:
+        """Lend what answers a query over tables; raises ``TooManyRequests`` where too many of the namespace wait."""
+        tenant = self._tenants.setdefault(namespace, _Tenant())
+        if tenant.queries >= WAITING_MAX + SHARE_MAX:
+            text = f"{WAITING_MAX} queries of namespace {namespace} wait already."
+            raise TooManyRequests(text, headers={"Retry-After": "1"})
+        self._confined = confined = self._confined or Confined(QUERY, QUERIES_MAX)
+        confined.warm()
+
+        async def answer(query: Query, tables: Callable[[], dict[str, pa.Table]]) -> pa.Table:
+            async with tenant.turn:
+                return await confined.answer(query, await asyncio.to_thread(tables))
+
+        tenant.queries += 1
         try:
-            await self._running.acquire()
+            yield answer
         finally:
-            self._waiting -= 1
-        try:
-            yield
-        finally:
-            self._running.release()
+            tenant.queries -= 1
+            if not tenant.queries:
+                del self._tenants[namespace]
+
+    async def close(self) -> None:
+        """End the processes."""
+        if self._confined is not None:
+            await self._confined.close()
+
+
+@dataclass(slots=True)
+class _Tenant:
+    queries: int = 0
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SHARE_MAX))
 
 
 def _no_clock() -> int:

@@ -5,15 +5,16 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
 
 import httpx2
 import pyarrow as pa
 
-from pavane.dataflow.ports import Script, SqlError, View
-from pavane.dataflow.querying import Query, QueryError, QueryTooLarge, QueryTooSlow
+from pavane.dataflow.evaluating import QueryError, QueryTooLarge, QueryTooSlow
+from pavane.dataflow.ports import DIFF, Script, SqlError, View
+from pavane.dataflow.querying import Query
 from pavane.dataflow.rows import plain, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.views import POLL_S, ViewReader
@@ -122,8 +123,8 @@ async def listed(control: Control, namespace: str, name: str) -> ViewInfos:
 async def answered(control: Control, namespace: str, name: str, asked: QueryRequest) -> tuple[int, pa.Table]:
     """Return the tick and the rows of a query. Raises problems."""
     try:
-        query = Query(asked.sql)
-        async with views_of(control, namespace, name) as (cluster, kept), control.queries.turn():
+        query = await asyncio.to_thread(Query, asked.sql)
+        async with views_of(control, namespace, name) as (cluster, kept), control.queries.admitted(namespace) as answer:
             names = query.views({*cluster.views, *cluster.readers(kept)})
             least = await _including(cluster, kept, asked.after) if asked.after is not None else 0
             async with asyncio.timeout(AFTER_S):
@@ -133,7 +134,7 @@ async def answered(control: Control, namespace: str, name: str, asked: QueryRequ
                     await _later(kept)
             tick = tick if asked.as_of is None else asked.as_of
             contents = {each: _at(kept, each, tick) for each in names}
-            return tick, await asyncio.to_thread(kept.views.answer, query, contents)
+            return tick, await answer(query, partial(kept.views.tables, contents))
     except TimeoutError as error:
         if missing:
             raise Unavailable(
@@ -217,8 +218,8 @@ async def changes(
 async def _snapshot(kept: Kept, view: str, reader: ViewReader) -> AsyncIterator[dict[str, Any]]:
     contents = reader.at(reader.tick)
     table = await asyncio.to_thread(kept.views.rows, view, contents)
-    rows = [(tuple(row.values()), 1) for row in table.to_pylist()]
-    for event in _pieces("snapshot", contents.tick, rows, table.schema.names):
+    rows = [(tuple(row.values())[:-1], row[DIFF]) for row in table.to_pylist()]
+    for event in _pieces("snapshot", contents.tick, rows, contents.schema.names):
         yield event
 
 

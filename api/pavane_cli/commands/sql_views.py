@@ -15,12 +15,13 @@ from typing import Annotated, Any
 
 import typer
 
+from pavane.dataflow.confined import Confined
 from pavane.dataflow.controlling import Controller
 from pavane.dataflow.entries import EntryError
+from pavane.dataflow.evaluating import QueryError
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, SqlError
-from pavane.dataflow.querying import QueryError
 from pavane.dataflow.rows import plain
 from pavane.dataflow.runner import Runner
 from pavane.dataflow.sql import parse
@@ -123,18 +124,24 @@ def query(
 
     async def ask() -> None:
         place, ticks_in = await _place_of(reach, ticks)
-        async with place.log() as log:
+        async with place.log() as log, Confined() as confined:
+            confined.warm()
+
+            async def answer(as_of: int | None = None) -> tuple[int, Any]:
+                asked, tick, contents = views.asked(sql, as_of)
+                return tick, await confined.answer(asked, views.tables(contents))
+
             views = Views(log, place.partition)
             await views.read_on()
             if after is not None:
                 tick = await _including(log, after, ticks_in)
                 await views.read_on({name: tick + 1 for name in views.names(sql)})
-            tick, found = views.query(sql, as_of)
+            tick, found = await answer(as_of)
             _print(tick, found, form)
             while watch:
                 await views.read_on({name: tick + 2 for name in views.names(sql)})
                 before = found
-                tick, found = views.query(sql)
+                tick, found = await answer()
                 if not found.equals(before):
                     if sys.stdout.isatty() and not form.structured:
                         sys.stdout.write(CLEARED)

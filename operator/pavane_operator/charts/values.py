@@ -175,7 +175,7 @@ class Api(Component):
     """Whether there is one; the operator does not need it."""
     replicas: Annotated[int, Field(ge=0)] = 1
     """Number of pods. Each keeps the spans that were sent to it, so with several a trace may be scattered."""
-    resources: Free = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
+    resources: Free = {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
     """Computing resources of the container."""
     ingress: Ingress = Ingress()
     """Ingress."""

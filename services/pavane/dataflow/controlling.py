@@ -22,10 +22,10 @@ from pavane.dataflow import badrows
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.description import described
 from pavane.dataflow.entries import Data, decode
+from pavane.dataflow.evaluating import QueryError
 from pavane.dataflow.keeping import RETRY_S, Clocks, Place
 from pavane.dataflow.log import Log
 from pavane.dataflow.ports import EngineError, Fenced, Script, View
-from pavane.dataflow.querying import QueryError
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.ticks import Ticks
 from pavane.runtime.certificates import Certificates

@@ -40,12 +40,12 @@ from pavane.compute.wire import (
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.description import DescriptionError, script_of
 from pavane.dataflow.entries import EntryError
+from pavane.dataflow.evaluating import Evaluator
 from pavane.dataflow.flow import ViewFlow
 from pavane.dataflow.keeping import ENGINE_FAILURES_MAX, ENGINE_FAILURES_S, RETRY_S, Clocks, Place
 from pavane.dataflow.log import Log
 from pavane.dataflow.outlets import Arrangement, ChainBehind, Outlet, Subscription
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script
-from pavane.dataflow.querying import Evaluator
 from pavane.dataflow.runner import Maintained, Runner
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.source import LogSource

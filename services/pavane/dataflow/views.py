@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from pavane.dataflow.chain import Chain, columns_of
 from pavane.dataflow.entries import decode
+from pavane.dataflow.evaluating import Contents, Evaluator, QueryError, QueryTooLarge
 from pavane.dataflow.log import Log
 from pavane.dataflow.ports import TIME
-from pavane.dataflow.querying import Contents, Evaluator, Query, QueryError, QueryTooLarge
+from pavane.dataflow.querying import Query
 from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.types import arrow_schema
 
@@ -36,7 +37,7 @@ class ViewReader:
     base: pa.Table | None = None  # what it is at `since`
     recent: deque[pa.Table] = field(default_factory=deque)  # updates after it, in order
     last: list[pa.Table] = field(default_factory=list)  # the last ones, a table for each batch
-    shown: tuple[int, pa.Table] | None = None  # the rows at the last tick that was asked for
+    shown: tuple[int, pa.Table] | None = None  # rows and counts at the last tick that was asked for
 
     def take(self, updates: pa.Table) -> bool:
         """Take what a batch of the chain adds; whether it is time to look how large it is."""
@@ -202,26 +203,34 @@ class Views:
         """Return the last tick at which all of these are final."""
         return min((self.readers[name].tick for name in views), default=0)
 
-    def query(self, sql: str, tick: int | None = None) -> tuple[int, pa.Table]:
-        """Return the rows of a SELECT in Spark's SQL over the views at a tick, and the tick. Blocks.
+    def asked(self, sql: str, tick: int | None = None) -> tuple[Query, int, dict[str, Contents]]:
+        """Return a SELECT in Spark's SQL, a tick, and the views that it reads as they are there. Raises `QueryError`.
 
-        Without a tick it is the last one at which all views that the query reads are final. Raises `QueryError`.
+        Without a tick it is the last one at which all these views are final.
         """
         query = Query(sql)
         names = query.views(self.readers)
         tick = self.tick_of(names) if tick is None else tick
-        return tick, self.answer(query, {name: self.readers[name].at(tick) for name in names})
+        return query, tick, {name: self.readers[name].at(tick) for name in names}
 
-    def answer(self, query: Query, contents: Mapping[str, Contents]) -> pa.Table:
-        """Return the rows of a query over contents that were taken before. Blocks; may be called in a thread."""
-        return self._evaluator.answer(query, {name: self.rows(name, each) for name, each in contents.items()})
+    def query(self, sql: str, tick: int | None = None) -> tuple[int, pa.Table]:
+        """Return the tick and the rows of a SELECT that you trust, as `asked`: others belong in `Confined`. Blocks."""
+        query, tick, contents = self.asked(sql, tick)
+        try:
+            return tick, self._evaluator.answer(query.translated(), self.tables(contents))
+        except QueryError as error:
+            raise query.placed(error) from error
+
+    def tables(self, contents: Mapping[str, Contents]) -> dict[str, pa.Table]:
+        """Return the rows of views and how often each is there. Blocks; may be called in a thread."""
+        return {name: self.rows(name, each) for name, each in contents.items()}
 
     def rows(self, view: str, contents: Contents) -> pa.Table:
-        """Return the rows of a view, each as often as it is there; those of the last call are kept. Blocks."""
+        """Return the rows of a view and how often each is there; those of the last call are kept. Blocks."""
         reader = self.readers[view]
         shown = reader.shown
         if shown is not None and shown[0] == contents.tick:
             return shown[1]
-        table = self._evaluator.table(contents)
+        table = self._evaluator.counted(contents)
         reader.shown = contents.tick, table
         return table

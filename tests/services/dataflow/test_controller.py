@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from pavane.dataflow.controlling import Controller
+from pavane.dataflow.evaluating import QueryError
 from pavane.dataflow.keeping import Clocks, Place
 from pavane.dataflow.ports import DIFF, Fenced
-from pavane.dataflow.querying import QueryError
 from pavane.dataflow.rows import Row
 from pavane.dataflow.sql import parse
 from pavane.dataflow.views import Views

@@ -11,9 +11,9 @@ import pytest
 from pavane.compute.wire import CLOSED, Failure, Rows, SinkExport, Subscribe
 from pavane.dataflow import outlets
 from pavane.dataflow.entries import Batch, decode
+from pavane.dataflow.evaluating import Evaluator
 from pavane.dataflow.outlets import Arrangement, Subscription
 from pavane.dataflow.ports import DIFF, Column, View
-from pavane.dataflow.querying import Evaluator
 from pavane.dataflow.rows import table_of, updates_of
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.types import arrow_schema

@@ -2,8 +2,9 @@
 
 import pytest
 
+from pavane.dataflow.evaluating import QueryError
 from pavane.dataflow.ports import Column, Format, Mode, SqlError
-from pavane.dataflow.querying import Query, QueryError
+from pavane.dataflow.querying import Query
 from pavane.dataflow.sql import parse
 
 TABLES = """CREATE TABLE orders (id INT, customer STRING, cents BIGINT, price DECIMAL(12,2), at TIMESTAMP) USING waltz
