@@ -12,7 +12,6 @@ import pytest
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import HISTORY_MAX_ITEMS, Blocker, Result, State, Status
 from pavane_operator.plan.model import (
-    ActionFailure,
     AllowWrites,
     ApplyChild,
     DeleteChild,
@@ -73,7 +72,7 @@ def reasons_of(status: Status) -> list[tuple[str | None, str]]:
     return [(blocker.pod, blocker.reason) for blocker in status.rollout.blockers]
 
 
-def _blocker(status: Status, reason: str) -> Blocker:
+def blocker_of(status: Status, reason: str) -> Blocker:
     assert status.rollout is not None
     return next(blocker for blocker in status.rollout.blockers if blocker.reason == reason)
 
@@ -152,37 +151,6 @@ def test_an_active_generation_that_is_down_is_not_ready_and_promotes_nobody() ->
     assert "Reconciling" not in conditions
 
 
-def test_why_the_active_generation_is_down_is_said_while_nothing_is_rolled_out() -> None:
-    lab = Lab()
-    lab.active(1)
-    said = "exit code 78: the view's partition holds what no view wrote"
-    down = {"ready": False, "restarts": 3, "ended": said, "stage": None}
-    looping, between = {"waiting_reason": "CrashLoopBackOff", **down}, down
-    for seen in (looping, between):
-        pods = tuple(dataclasses.replace(pod, **seen) for pod in lab.operator.observe().pods)
-        facts = dataclasses.replace(lab.operator.observe().facts, down=Problem("ActiveDown", "no pod leads"))
-        status = lab.status(pods=pods, facts=facts)
-        assert reasons_of(status)[:3] == [(f"{NAME}-server-g1-{ordinal}", "CrashLoop") for ordinal in range(3)]
-        assert said in _blocker(status, "CrashLoop").message
-        assert (None, "ActiveDown") in reasons_of(status)
-    lab.until(lambda world: lab.plan().empty)
-    assert reasons_of(lab.world.status) == []
-    lab.world.change(suspend=True)
-    lab.until(lambda world: not world.pods and lab.plan().empty)
-    assert reasons_of(lab.world.status) == []
-
-
-def test_the_cause_comes_before_what_follows_from_it() -> None:
-    lab = Lab()
-    lab.active(1)
-    lab.world.rollout(restart="1")
-    lab.until(lambda world: world.state is State.CREATING_NEXT)
-    refused = ActionFailure("NotOurs", "StatefulSet thing-server-g2 exists and belongs to somebody else")
-    found = reasons_of(lab.status(failure=refused))
-    assert found[0] == (None, "NotOurs")
-    assert "PodPending" in {reason for _, reason in found[1:]}
-
-
 def test_blockers_name_the_pods_and_keep_the_time_they_appeared() -> None:
     lab = Lab()
     lab.active(1)
@@ -190,9 +158,9 @@ def test_blockers_name_the_pods_and_keep_the_time_they_appeared() -> None:
     lab.world.rollout(restart="1")
     world = lab.until(lambda world: (None, "ImagePull") in [(None, each[1]) for each in reasons_of(world.status)])
     assert reasons_of(world.status) == [(f"{NAME}-server-g2-{ordinal}", "ImagePull") for ordinal in range(3)]
-    since = _blocker(world.status, "ImagePull").since
+    since = blocker_of(world.status, "ImagePull").since
     world.now += timedelta(seconds=7)
-    assert _blocker(lab.status(), "ImagePull").since == since
+    assert blocker_of(lab.status(), "ImagePull").since == since
 
 
 @pytest.mark.parametrize(
@@ -239,7 +207,7 @@ def test_what_a_pod_reports_itself_is_passed_on() -> None:
         for pod in lab.operator.observe().pods
         if pod.stage is not None
     )
-    assert _blocker(lab.status(pods=pods), "DigestDisagrees").message == "why"
+    assert blocker_of(lab.status(pods=pods), "DigestDisagrees").message == "why"
 
 
 def test_the_lag_of_each_pod_is_a_number() -> None:
@@ -249,7 +217,7 @@ def test_the_lag_of_each_pod_is_a_number() -> None:
     lab.world.rollout(restart="1")
     lab.until(lambda world: world.state is State.CATCHING_UP)
     lab.world.tick()
-    assert _blocker(lab.status(), "Lagging").lag == lab.world.entries
+    assert blocker_of(lab.status(), "Lagging").lag == lab.world.entries
 
 
 @pytest.mark.parametrize(
@@ -309,7 +277,7 @@ def test_a_change_of_texts_alone_waits_five_seconds() -> None:
     lab.world.now = written + TEXT_INTERVAL
     status = lab.plan().status
     assert status is not None
-    assert _blocker(status, "Lagging").lag == lab.world.entries
+    assert blocker_of(status, "Lagging").lag == lab.world.entries
 
 
 def test_a_status_that_the_server_keeps_in_another_order_is_not_written_again() -> None:
@@ -397,7 +365,7 @@ def test_the_safety_minimum_is_looked_at_again_before_the_irreversible_step() ->
     assert held.rollout is not None
     assert held.rollout.step is not None
     assert held.rollout.step.name == "Permit"
-    assert _blocker(held, "NoQuorum").message == "one member answers"
+    assert blocker_of(held, "NoQuorum").message == "one member answers"
     recorded = lab.status().rollout
     assert recorded is not None
     assert recorded.step is not None
