@@ -3,10 +3,15 @@
 Nothing here needs a web framework: the command line uses the same services, and those raise these errors.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field
 
+from pavane.raft import errors as raft
+from pavane.raft.errors import Code
+from pavane.waltz import errors as waltz
+from pavane.waltz.errors import RejectCode
 from pavane_operator import kube
 
 MEDIA_TYPE = "application/problem+json"
@@ -202,16 +207,44 @@ def responses(*problems: type[Problem]) -> dict[int | str, dict[str, Any]]:
     return merged
 
 
-_KUBERNETES: dict[type[kube.KubeError], type[Problem]] = {
-    kube.NotFound: NotFound,
-    kube.Conflict: Conflict,
-    kube.AlreadyExists: Conflict,
-    kube.Gone: ListExpired,
-    kube.Invalid: Invalid,
-    kube.TooManyRequests: TooManyRequests,
-    kube.Unavailable: Unavailable,
-    kube.BadRequest: BadRequest,
+_PROBLEMS: Mapping[tuple[type[Exception], int | None], type[Problem]] = {
+    (raft.Refused, Code.BAD_COMMAND): BadRequest,
+    (raft.Refused, Code.TOO_LARGE): TooLarge,
+    (raft.Refused, Code.NO_LEASE): NotFound,
+    (raft.Refused, Code.NO_NODE): NotFound,
+    (raft.Unreachable, None): Unavailable,
+    (raft.Overloaded, None): Unavailable,
+    (raft.Behind, None): Unavailable,
+    (raft.ReqidTaken, None): Invalid,
+    (raft.TooLarge, None): TooLarge,
+    (raft.Compacted, None): NotFound,
+    (raft.RaftError, None): Conflict,  # with what is stored
+    (waltz.Conflict, None): LockConflict,
+    (waltz.OutcomeUnknown, None): OutcomeUnknown,
+    (waltz.NotFound, None): NotFound,
+    (waltz.Unavailable, None): Unavailable,
+    (waltz.Rejected, RejectCode.TOO_LARGE): TooLarge,
+    (waltz.Rejected, RejectCode.BAD_REQUEST): BadRequest,
+    (waltz.WaltzError, None): Conflict,
+    (kube.NotFound, None): NotFound,
+    (kube.Conflict, None): Conflict,
+    (kube.Gone, None): ListExpired,
+    (kube.Invalid, None): Invalid,
+    (kube.TooManyRequests, None): TooManyRequests,
+    (kube.BadRequest, None): BadRequest,
+    (kube.KubeError, None): Unavailable,
 }
+"""What tells of an error that a cluster answered, by its class and code; a class stands for those below it, too.
+
+The command line, which meets the first two kinds without the control plane as well, takes its exit code from here.
+"""
+
+
+def problem_type(error: raft.RaftError | waltz.WaltzError | kube.KubeError) -> type[Problem]:
+    """Return the kind of problem that tells of an error."""
+    codes = (getattr(error, "code", None), None)
+    found = (_PROBLEMS.get((kind, code)) for kind in type(error).__mro__ for code in codes)
+    return next(problem for problem in found if problem is not None)
 
 
 def from_kubernetes(error: kube.KubeError) -> Problem:
@@ -219,7 +252,7 @@ def from_kubernetes(error: kube.KubeError) -> Problem:
 
     A refusal of *our* token is our own misconfiguration, so it becomes ``Unavailable``: the caller's token is fine.
     """
-    problem = _KUBERNETES.get(type(error), Unavailable)
+    problem = problem_type(error)
     detail = error.message
     if isinstance(error, kube.Forbidden | kube.Unauthorized):
         detail = f"The control plane itself is not allowed to do this: {error.message}"

@@ -5,19 +5,16 @@ that was idle meanwhile may know only members that are gone, so it is made anew 
 when it has reached nobody.
 """
 
-import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Any
 
 from pavane.raft import errors
 from pavane.raft.client import RaftClient
-from pavane.raft.errors import Code
 from pavane_api.kinds import RAFT_CLUSTERS
-from pavane_api.problems import BadRequest, Conflict, Invalid, NotFound, Problem, TooLarge, Unavailable
+from pavane_api.lending import Pool
+from pavane_api.problems import Conflict, Problem, Unavailable, problem_type
 from pavane_operator import kube
 from pavane_operator.crds.raftcluster import StateMachine
 from pavane_operator.kinds.raft.access import NotServing, Suspended, raft_client, refuse_suspended
@@ -47,23 +44,6 @@ _ADVICE: Mapping[Use, str] = {
     "stateMachine: KeyValue or Tree.",
     Use.TREE: "it has no tree. Use a cluster with stateMachine: Tree.",
 }
-_REFUSALS: Mapping[int, type[Problem]] = {
-    Code.BAD_COMMAND: BadRequest,
-    Code.TOO_LARGE: TooLarge,
-    Code.NO_LEASE: NotFound,
-    Code.NO_NODE: NotFound,
-}
-"""The rest is a Conflict with what is stored."""
-
-
-@dataclass(slots=True)
-class _Slot:
-    client: RaftClient
-    resources: AsyncExitStack
-    uid: str
-    endpoints: Any
-    users: int = 0
-    dropped: bool = False
 
 
 class RaftClients:
@@ -71,8 +51,7 @@ class RaftClients:
 
     def __init__(self, client: kube.KubeClient) -> None:
         self._kube = client
-        self._slots: OrderedDict[tuple[str, str], _Slot] = OrderedDict()
-        self._opening = asyncio.Lock()
+        self._pool = Pool[RaftClient](CLIENTS_MAX)
 
     async def check(self, namespace: str, name: str, use: Use) -> kube.Object:
         """Return the RaftCluster if it serves ``use``; raises ``kube.NotFound``, ``Conflict`` if it does not so."""
@@ -95,68 +74,25 @@ class RaftClients:
         and secret afresh.
         """
         document = await self.check(namespace, name, use)
+        # Of another uid it is a resource that was deleted and made again: another cluster with another secret.
+        key, made_of = (namespace, name), (document["metadata"]["uid"], _endpoints(document))
         try:
-            async with self._lent(document, namespace, name) as client:
+            async with self._pool.lend(key, made_of, lambda: self._make(document)) as client:
                 yield client
-        except errors.Unreachable as error:
-            await self._forget(namespace, name)
-            raise Unavailable(str(error)) from error
         except errors.RaftError as error:
+            if isinstance(error, errors.Unreachable):
+                await self._pool.drop(key)
             raise problem_of(error) from error
-
-    @asynccontextmanager
-    async def _lent(self, document: kube.Object, namespace: str, name: str) -> AsyncIterator[RaftClient]:
-        slot = await self._slot(document, namespace, name)
-        slot.users += 1
-        try:
-            yield slot.client
-        finally:
-            slot.users -= 1
-            if slot.dropped and slot.users == 0:
-                await slot.resources.aclose()
-
-    async def _forget(self, namespace: str, name: str) -> None:
-        slot = self._slots.pop((namespace, name), None)
-        if slot is not None:
-            await self._drop(slot)
 
     async def close(self) -> None:
         """Close all clients."""
-        while self._slots:
-            _, slot = self._slots.popitem()
-            slot.dropped = True
-            await slot.resources.aclose()
+        await self._pool.close()
 
-    async def _slot(self, document: kube.Object, namespace: str, name: str) -> _Slot:
-        async with self._opening:
-            key, uid, endpoints = (namespace, name), document["metadata"]["uid"], _endpoints(document)
-            slot = self._slots.get(key)
-            if slot is not None and (slot.uid != uid or endpoints not in (None, slot.endpoints)):
-                # Of another uid it is a resource that was deleted and made again: another cluster with another secret.
-                await self._drop(self._slots.pop(key))
-                slot = None
-            if slot is None:
-                slot = await self._open(document)
-                self._slots[key] = slot
-                while len(self._slots) > CLIENTS_MAX:
-                    _, oldest = self._slots.popitem(last=False)
-                    await self._drop(oldest)
-            self._slots.move_to_end(key)
-            return slot
-
-    async def _open(self, document: kube.Object) -> _Slot:
+    async def _make(self, document: kube.Object) -> RaftClient:
         try:
-            made = await raft_client(self._kube, document)
+            return await raft_client(self._kube, document)
         except (NotServing, ValueError) as error:
             raise Unavailable(f"{error}.") from error
-        resources = AsyncExitStack()
-        client = await resources.enter_async_context(made)
-        return _Slot(client, resources, document["metadata"]["uid"], _endpoints(document))
-
-    async def _drop(self, slot: _Slot) -> None:
-        slot.dropped = True
-        if slot.users == 0:
-            await slot.resources.aclose()
 
 
 def _endpoints(document: kube.Object) -> Any:
@@ -166,15 +102,12 @@ def _endpoints(document: kube.Object) -> Any:
 
 def problem_of(error: errors.RaftError) -> Problem:
     """Return the problem that tells a caller what the cluster answered."""
+    problem = problem_type(error)
     match error:
         case errors.Overloaded() | errors.Behind():
-            return Unavailable(str(error), headers={"Retry-After": "1"})
+            return problem(str(error), headers={"Retry-After": "1"})
         case errors.ReqidTaken(reqid=reqid):
-            return Invalid(f"The Idempotency-Key {reqid.hex()} came with another request before: send a new key.")
-        case errors.TooLarge():
-            return TooLarge(str(error))
-        case errors.Compacted():
-            return NotFound(str(error))
-        case errors.Refused(code=code, text=text):
-            return _REFUSALS.get(code, Conflict)(text)
-    return Conflict(str(error))
+            return problem(f"The Idempotency-Key {reqid.hex()} came with another request before: send a new key.")
+        case errors.Refused(text=text):
+            return problem(text)
+    return problem(str(error))

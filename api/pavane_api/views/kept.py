@@ -4,9 +4,9 @@ The chain in the log is what a view is, so reads are right and possible while no
 """
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pavane.dataflow.querying import Query
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.views import ViewReader, Views
 from pavane.waltz.client import Waltz
+from pavane_api.lending import Pool
 from pavane_api.problems import Conflict, TooLarge, TooManyRequests, Unavailable
 from pavane_api.waltz_clients import WaltzClients
 
@@ -42,7 +43,6 @@ class Kept:
     views: Views
     ticks: Ticks
     bindings: deque[Binding] = field(default_factory=lambda: deque(maxlen=BINDINGS_KEPT))
-    users: int = 0
     _begun: bool = False
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -92,38 +92,20 @@ class KeptViews:
     def __init__(self, logs: WaltzClients) -> None:
         self._logs = logs
         self._evaluator: Evaluator | None = None  # made when the first one asks: it takes memory
-        self._kept: OrderedDict[tuple[str, str], Kept] = OrderedDict()
+        self._pool = Pool[Kept](CLUSTERS_MAX, lambda kept: sum(each.views.size for each in kept) > BYTES_MAX)
 
     @asynccontextmanager
     async def of(self, namespace: str, name: str, log_name: str, ticks: int, views: int) -> AsyncIterator[Kept]:
         """Lend the views of a ComputeCluster with these partitions; raises as ``WaltzClients.of``."""
         async with self._logs.of(namespace, log_name) as log:
-            kept = self._kept.get((namespace, name))
-            if kept is None or kept.log is not log or kept.ticks_in != ticks:
-                self._evaluator = self._evaluator or Evaluator(QUERY)
-                kept = Kept(
-                    log,
-                    ticks,
-                    Views(log, views, self._evaluator, UPDATES_KEPT, BYTES_MAX),
-                    Ticks(log, ticks, (), _no_clock),
-                )
-                self._kept[namespace, name] = kept
-            self._kept.move_to_end((namespace, name))
-            kept.users += 1
-            try:
-                yield kept
-            finally:
-                kept.users -= 1
-                self._bound()
 
-    def _bound(self) -> None:
-        size = sum(kept.views.size for kept in self._kept.values())
-        for key, kept in list(self._kept.items()):
-            if len(self._kept) <= CLUSTERS_MAX and size <= BYTES_MAX:
-                return
-            if not kept.users:
-                size -= kept.views.size
-                del self._kept[key]
+            async def make() -> AbstractAsyncContextManager[Kept]:
+                self._evaluator = self._evaluator or Evaluator(QUERY)
+                read = Views(log, views, self._evaluator, UPDATES_KEPT, BYTES_MAX)
+                return nullcontext(Kept(log, ticks, read, Ticks(log, ticks, (), _no_clock)))
+
+            async with self._pool.lend((namespace, name), (log, ticks), make) as kept:
+                yield kept
 
 
 Answering = Callable[[Query, Callable[[], dict[str, pa.Table]]], Awaitable[pa.Table]]
