@@ -20,6 +20,29 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+ANSWERS = {
+    400: ExitCode.USAGE,
+    401: ExitCode.REFUSED,
+    403: ExitCode.REFUSED,
+    404: ExitCode.NOT_FOUND,
+    409: ExitCode.REFUSED,
+    410: ExitCode.NOT_FOUND,
+    412: ExitCode.REFUSED,
+    413: ExitCode.USAGE,
+    415: ExitCode.USAGE,
+    422: ExitCode.USAGE,
+    429: ExitCode.TIME_OUT,
+    503: ExitCode.TIME_OUT,
+}
+"""Of answers with this HTTP status; the rest is an ERROR."""
+_PROBLEMS = {"lock-conflict": ExitCode.CONFLICT, "outcome-unknown": ExitCode.OUTCOME_UNKNOWN}
+
+
+def exit_code(status: int, problem: str = "") -> ExitCode:
+    """Return the exit code for an answer with this HTTP status, or for a kind of problem that has its own."""
+    return _PROBLEMS.get(problem) or ANSWERS.get(status, ExitCode.ERROR)
+
+
 class UserError(Exception):
     """A failure that the user can do something about; shown without a traceback."""
 

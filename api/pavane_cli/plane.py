@@ -9,29 +9,13 @@ import httpx2
 
 from pavane.parts.silence import STREAM_SILENT_S
 from pavane.runtime.dialling import http_transport
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, exit_code
 from pavane_cli.output import note
 from pavane_cli.target import Where, control_plane_url, explained, kubeconfig_token, with_advice
 
 AGAIN_S = 0.5  # between the end of a stream and the next try
 LOST_S = 60.0  # a stream from which nothing has come for so long is given up: a control plane starts in much less
 REST_TIMEOUT_S = 40.0  # the control plane waits up to 30 s for a cluster, and then says what it waited for
-
-_PROBLEMS = {"lock-conflict": ExitCode.CONFLICT, "outcome-unknown": ExitCode.OUTCOME_UNKNOWN}
-ANSWERS = {
-    400: ExitCode.USAGE,
-    401: ExitCode.REFUSED,
-    403: ExitCode.REFUSED,
-    404: ExitCode.NOT_FOUND,
-    409: ExitCode.REFUSED,
-    410: ExitCode.NOT_FOUND,
-    412: ExitCode.REFUSED,
-    413: ExitCode.USAGE,
-    415: ExitCode.USAGE,
-    422: ExitCode.USAGE,
-    429: ExitCode.TIME_OUT,
-    503: ExitCode.TIME_OUT,
-}
 
 
 class ApiError(UserError):
@@ -137,7 +121,7 @@ class RestClient:
             message = f"the control plane answered {response.status_code}"
             problem = {}
         kind = str(problem.get("type")).rpartition("/")[2]
-        code = _PROBLEMS.get(kind) or ANSWERS.get(response.status_code, ExitCode.ERROR)
+        code = exit_code(response.status_code, kind)
         raise ApiError(message, code, response.status_code, response.headers)
 
 

@@ -12,11 +12,11 @@ import typer
 from pavane.raft import errors
 from pavane.raft.client import Keys, RaftClient, TreeKeys
 from pavane.raft.client.urls import split_url
-from pavane.raft.errors import Code
 from pavane.raft.keys import RaftKeys
 from pavane.runtime import names
+from pavane_api.problems import problem_type
 from pavane_cli import completing, reach
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, exit_code
 from pavane_cli.gathering import gathering
 from pavane_cli.output import note
 from pavane_cli.reach import PEERS, ControlPlane, ReachingCommand, addresses, through_plane
@@ -43,13 +43,6 @@ MinRevision = Annotated[
     int,
     typer.Option("--min-revision", metavar="REVISION", min=0, help="With --stale: nothing older than this revision."),
 ]
-
-_CODES: dict[int, ExitCode] = {
-    Code.BAD_COMMAND: ExitCode.USAGE,
-    Code.TOO_LARGE: ExitCode.USAGE,
-    Code.NO_NODE: ExitCode.NOT_FOUND,
-    Code.NO_LEASE: ExitCode.NOT_FOUND,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +142,6 @@ def explained() -> Iterator[None]:
     try:
         yield
     except errors.RaftError as error:
-        match error:
-            case errors.Refused(code=code):
-                raise UserError(error.text, _CODES.get(code, ExitCode.REFUSED)) from error
-            case errors.Unreachable() | errors.Overloaded() | errors.Behind():
-                code = ExitCode.TIME_OUT
-            case errors.TooLarge():
-                code = ExitCode.USAGE
-            case errors.Compacted():
-                code = ExitCode.NOT_FOUND
-            case _:
-                code = ExitCode.REFUSED
-        raise UserError(str(error), code) from error
+        told = problem_type(error)
+        text = error.text if isinstance(error, errors.Refused) else str(error)
+        raise UserError(text, exit_code(told.status, told.kind)) from error

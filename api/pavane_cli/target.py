@@ -18,7 +18,7 @@ import yaml
 
 from pavane.parts.spelling import nearest
 from pavane.runtime import local, locks
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, exit_code
 from pavane_cli.kinds import NAMES, PODLESS
 from pavane_cli.output import note
 from pavane_operator import kube
@@ -59,19 +59,6 @@ def nearest_local(start: Path | None = None) -> Path | None:
     return local.nearest_local(start, ignored=ignored)
 
 
-_CODES: dict[type[kube.KubeError], ExitCode] = {
-    kube.NotFound: ExitCode.NOT_FOUND,
-    kube.Gone: ExitCode.NOT_FOUND,
-    kube.Conflict: ExitCode.REFUSED,
-    kube.AlreadyExists: ExitCode.REFUSED,
-    kube.Forbidden: ExitCode.REFUSED,
-    kube.Unauthorized: ExitCode.REFUSED,
-    kube.Invalid: ExitCode.USAGE,
-    kube.TooManyRequests: ExitCode.TIME_OUT,
-}
-"""Of the API server's answers; `plane.ANSWERS` has the same of the control plane's."""
-
-
 def with_advice(message: str) -> str:
     """Return a server's message, with a hint if it does not find a resource of ours."""
     absent = re.fullmatch(r'([a-z]+)\.pavane\.dev ".*" not found', message)
@@ -93,7 +80,8 @@ def explained() -> Iterator[None]:
         if isinstance(error, kube.Conflict) and told:
             more.append("change it where that manager takes it from, for example in Git")
         text = "\n  ".join([error.message, *more])
-        code = ExitCode.TIME_OUT if error.status == 503 else _CODES.get(type(error), ExitCode.ERROR)
+        # What it does not understand at all is a fault of ours, or of an old server: no words of the user's.
+        code = ExitCode.ERROR if isinstance(error, kube.BadRequest) else exit_code(error.status)
         raise UserError(with_advice(text), code) from error
     except TimeoutError as error:
         raise UserError(str(error) or "time-out", ExitCode.TIME_OUT) from error

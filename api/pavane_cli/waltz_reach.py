@@ -12,9 +12,10 @@ import typer
 
 from pavane.application.finding import CannotConnect, LogConnection, way_from
 from pavane.application.log import connect_log
-from pavane.waltz.client import Conflict, NotFound, OutcomeUnknown, Unavailable, Waltz, WaltzError, trusting
+from pavane.waltz.client import Conflict, Waltz, WaltzError, trusting
+from pavane_api.problems import problem_type
 from pavane_cli import completing, reach
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, exit_code
 from pavane_cli.gathering import Place, gathering
 from pavane_cli.kinds import plain_name
 from pavane_cli.reach import SERVERS, ControlPlane, ReachingCommand, addresses, through_plane
@@ -131,21 +132,17 @@ def explained() -> Iterator[None]:
     """Turn the errors of a ``Waltz`` client into ``UserError``."""
     try:
         yield
-    except Conflict as conflict:
-        words = (
-            f"conflict: a lock of this append was written by transaction {conflict.txid} or before. Nothing was "
-            f"written. Read up to it (`pavane waltz feed -p {conflict.partition} --from …`), decide again, then append "
-            f"with --seen {conflict.txid}"
-        )
-        raise UserError(words, ExitCode.CONFLICT) from conflict
-    except OutcomeUnknown as error:
-        raise UserError(str(error), ExitCode.OUTCOME_UNKNOWN) from error
-    except NotFound as error:
-        raise UserError(str(error), ExitCode.NOT_FOUND) from error
-    except (CannotConnect, Unavailable) as error:
+    except CannotConnect as error:
         raise UserError(str(error), ExitCode.TIME_OUT) from error
     except WaltzError as error:
-        raise UserError(str(error), ExitCode.REFUSED) from error
+        told, words = problem_type(error), str(error)
+        if isinstance(error, Conflict):
+            words = (
+                f"conflict: a lock of this append was written by transaction {error.txid} or before. Nothing was "
+                f"written. Read up to it (`pavane waltz feed -p {error.partition} --from …`), decide again, then "
+                f"append with --seen {error.txid}"
+            )
+        raise UserError(words, exit_code(told.status, told.kind)) from error
     except ValueError as error:
         raise UserError(str(error), ExitCode.USAGE) from error
     except ExceptionGroup as group:  # of writers that met the same
