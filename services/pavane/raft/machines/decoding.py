@@ -5,9 +5,10 @@ way in every replica. **The texts of BAD_COMMAND are kept with the results, so t
 only with the level.**
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pavane.raft.errors import Code
 from pavane.raft.machines import limits
@@ -83,10 +84,7 @@ def decode_read_ops(value: Value, level: int, *, tree: bool) -> tuple[ReadOp, ..
     """Decode the ops of ``pv.read``; raises ``Failed`` as ``decode_command`` does, also for an op that writes."""
     ops = []
     for item in items(value, limits.TXN_ITEMS_MAX):
-        try:
-            op = _op(item, level, tree)
-        except ValueError:
-            bad("wrong number of fields")
+        op = _op(item, level, tree)
         if not isinstance(op, Range | Get | Children):
             bad("a read holds only RANGE, GET and CHILDREN")
         ops.append(op)
@@ -222,88 +220,42 @@ def _ops(value: Value, level: int, tree: bool) -> tuple[Op, ...]:
 
 def _op(value: Value, level: int, tree: bool) -> Op:
     number, fields = _numbered(value)
-    decoder = _KEY_OPS.get(number) or (_TREE_OPS.get(number) if tree else None)
-    if decoder is None:
+    if number not in _OPS or (number >= Create.NUMBER and not tree):
         raise Failed(Code.UNSUPPORTED, level)
-    return decoder(fields)
+    kind, readers = _OPS[number]
+    if len(fields) != len(readers):
+        bad("wrong number of fields")
+    if number in _RANGES and fields[1] == b"":  # of the one key
+        readers = (_key, *readers[1:])
+    op = kind(*[read(field) for read, field in zip(readers, fields, strict=True)])
+    if isinstance(op, Create):
+        _check_create(op)
+    return op
 
 
-def _put(fields: list[Value]) -> Put:
-    key, value, lease = fields
-    return Put(_key(key), _data(value), uint(lease))
-
-
-def _delete(fields: list[Value]) -> Delete:
-    (key,) = fields
-    return Delete(_key(key))
-
-
-def _delete_range(fields: list[Value]) -> DeleteRange:
-    start, end = fields
-    return DeleteRange(*_bounds(start, end))
-
-
-def _range(fields: list[Value]) -> Range:
-    start, end, limit, flags = fields
-    known = Range.KEYS_ONLY | Range.COUNT_ONLY | Range.DESCENDING
-    return Range(*_bounds(start, end), uint(limit), _flags(flags, known))
-
-
-def _bounds(start: Value, end: Value) -> tuple[bytes, bytes]:
-    if end == b"":
-        return _key(start), b""
-    return range_start(start), range_start(end)
-
-
-def _create(fields: list[Value]) -> Create:
-    path, data, flags, lease = fields
-    create = Create(_branch_path(path), _data(data), _flags(flags, Create.EPHEMERAL | Create.SEQUENTIAL), uint(lease))
+def _check_create(create: Create) -> None:
     if bool(create.flags & Create.EPHEMERAL) != bool(create.lease):
         bad("an ephemeral node needs a lease, and no other has one")
     if create.flags & Create.SEQUENTIAL and len(create.path) + SEQUENCE_DIGITS > limits.KEY_BYTES_MAX:
         raise Failed(Code.TOO_LARGE, limits.KEY_BYTES_MAX - SEQUENCE_DIGITS)
-    return create
 
 
-def _set(fields: list[Value]) -> Set:
-    path, data, version = fields
-    return Set(path_of(path), _data(data), _version(version))
-
-
-def _remove(fields: list[Value]) -> Remove:
-    path, version = fields
-    return Remove(_branch_path(path), _version(version))
-
-
-def _check(fields: list[Value]) -> Check:
-    path, version = fields
-    return Check(path_of(path), _version(version))
-
-
-def _get(fields: list[Value]) -> Get:
-    (path,) = fields
-    return Get(path_of(path))
-
-
-def _children(fields: list[Value]) -> Children:
-    (path,) = fields
-    return Children(path_of(path))
-
-
-_KEY_OPS: dict[int, Callable[[list[Value]], Op]] = {
-    Put.NUMBER: _put,
-    Delete.NUMBER: _delete,
-    DeleteRange.NUMBER: _delete_range,
-    Range.NUMBER: _range,
+_RANGE_FLAGS = partial(_flags, known=Range.KEYS_ONLY | Range.COUNT_ONLY | Range.DESCENDING)
+_CREATE_FLAGS = partial(_flags, known=Create.EPHEMERAL | Create.SEQUENTIAL)
+_OPS: Mapping[int, tuple[Callable[..., Op], tuple[Callable[[Value], Any], ...]]] = {
+    Put.NUMBER: (Put, (_key, _data, uint)),
+    Delete.NUMBER: (Delete, (_key,)),
+    DeleteRange.NUMBER: (DeleteRange, (range_start, range_start)),
+    Range.NUMBER: (Range, (range_start, range_start, uint, _RANGE_FLAGS)),
+    Create.NUMBER: (Create, (_branch_path, _data, _CREATE_FLAGS, uint)),
+    Set.NUMBER: (Set, (path_of, _data, _version)),
+    Remove.NUMBER: (Remove, (_branch_path, _version)),
+    Check.NUMBER: (Check, (path_of, _version)),
+    Get.NUMBER: (Get, (path_of,)),
+    Children.NUMBER: (Children, (path_of,)),
 }
-_TREE_OPS: dict[int, Callable[[list[Value]], Op]] = {
-    Create.NUMBER: _create,
-    Set.NUMBER: _set,
-    Remove.NUMBER: _remove,
-    Check.NUMBER: _check,
-    Get.NUMBER: _get,
-    Children.NUMBER: _children,
-}
+"""Number → the op and what reads each of its fields, in order. From Create on they are of the tree."""
+_RANGES = (DeleteRange.NUMBER, Range.NUMBER)
 
 
 def _check_written_once(ops: Sequence[Op]) -> None:
