@@ -13,8 +13,9 @@ from pavane_cli.commands.resources import summary
 from pavane_cli.commands.trace import BAR_COLUMNS, duration, waterfall
 from pavane_cli.commands.tree import picture
 from pavane_cli.commands.why import explain
+from pavane_cli.gathering import One
 from pavane_cli.target import KINDS, Where
-from pavane_operator.kube import Change, KubeClient, Unavailable
+from pavane_operator.kube import Change, Gone, KubeClient, KubeError, ObjectList, Unavailable
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -319,15 +320,53 @@ async def test_a_watch_that_breaks_goes_on_where_it_was_and_ends_once_nobody_ans
     asked: list[str] = []
 
     class Client:
+        async def list_all(self, *_: Any, **__: Any) -> ObjectList:
+            return ObjectList((), "3", None)
+
         async def watch(self, *_: Any, resource_version: str, **__: Any) -> AsyncIterator[Change]:
             asked.append(resource_version)
             if len(asked) == 3:
-                yield Change("MODIFIED", {"metadata": {"resourceVersion": "7"}})
+                yield Change("MODIFIED", {"metadata": {"uid": "q", "resourceVersion": "7"}})
             raise Unavailable("nothing came")
 
     client = cast("KubeClient", Client())
     began = loop.time()
     with pytest.raises(Unavailable):
         _ = [each async for each in resources.changes(client, KINDS["raft"], "default", "q")]
-    assert (asked[:3], set(asked[3:])) == (["", "", ""], {"7"})
+    assert (asked[:3], set(asked[3:])) == (["3", "3", "3"], {"7"})
     assert loop.time() - began >= resources.WATCH_LOST_S
+
+
+@pytest.mark.looptime
+async def test_a_delete_waits_over_watches_that_break_and_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    present = {"metadata": {"name": "q", "namespace": "default", "uid": "ours", "resourceVersion": "1"}}
+    recreated = {"metadata": {**present["metadata"], "uid": "another"}}
+    lists = [(present,), (present,), (recreated,)]
+    watches: list[KubeError | None] = [Unavailable("broken"), None, Gone("too old"), Gone("too old")]
+
+    class Client:
+        async def get(self, *_: Any) -> Any:
+            return present
+
+        async def delete(self, *_: Any, uid: str) -> None:
+            assert uid == "ours"
+
+        async def list_all(self, *_: Any, **__: Any) -> ObjectList:
+            return ObjectList(lists.pop(0), "3", None)
+
+        async def watch(self, *_: Any, **__: Any) -> AsyncIterator[Change]:
+            error = watches.pop(0)
+            yield Change("MODIFIED", present)
+            if error is not None:
+                raise error
+
+    @asynccontextmanager
+    async def cluster(_: Where) -> AsyncIterator[Client]:
+        yield Client()
+
+    monkeypatch.setattr(resources, "cluster", cluster)
+    await resources._delete(One(KINDS["raft"], "q", "default", Where()), 600)
+    assert (lists, watches) == ([], [])
+    assert capsys.readouterr().out.splitlines()[-1] == "raftcluster/q is gone"

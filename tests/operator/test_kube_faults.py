@@ -115,15 +115,27 @@ async def test_an_event_may_come_in_pieces_and_two_in_one(a_scripted_server: Scr
     assert names == ["a", "b", "c"]
 
 
-async def test_an_error_event_is_raised(a_scripted_server: Scripted) -> None:
-    answer = chunks(event("ERROR", code=410, reason="Expired", message="too old"))
+@pytest.mark.parametrize("code", [{"code": 410}, {"code": "many"}, {}])
+async def test_an_error_event_is_raised(a_scripted_server: Scripted, code: dict[str, object]) -> None:
+    answer = chunks(event("ERROR", reason="Expired", message="too old", **code))
     async with a_scripted_server(lambda writer: writer.write(answer)) as kube:
         with pytest.raises(Gone, match="too old"):
             await anext(kube.watch(PODS))
 
 
-async def test_a_watch_that_delivers_nonsense_is_unavailable(a_scripted_server: Scripted) -> None:
-    async with a_scripted_server(lambda writer: writer.write(chunks(b"nonsense\n"))) as kube:
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense",
+        b'{"object": {"metadata": {}}}',
+        b'{"type": "ADDED", "object": {}}',
+        b'{"type": "ADDED", "object": {"metadata": 1}}',
+        b'{"type": "GUESSED", "object": {"metadata": {}}}',
+        b'{"type": "ERROR"}',
+    ],
+)
+async def test_a_watch_that_delivers_nonsense_is_unavailable(a_scripted_server: Scripted, line: bytes) -> None:
+    async with a_scripted_server(lambda writer: writer.write(chunks(line + b"\n"))) as kube:
         with pytest.raises(Unavailable, match="no event"):
             await anext(kube.watch(PODS))
 

@@ -3,10 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from pavane_operator import kube
+from pavane_operator.kube import informer
 
 CHANGES_PENDING_MAX = 64  # per stream; the watches wait while its reader is behind
 
@@ -38,16 +38,11 @@ async def _follow(
 ) -> None:
     names = {"kind": resource.kind, "plural": resource.plural}
     try:
-        while True:
-            with suppress(kube.Gone):  # listed again
-                found = await client.list_all(resource, namespace)
+        async for found in informer.follow(client, resource, namespace):
+            if isinstance(found, kube.ObjectList):
                 await pending.put(_event("snapshot", {**names, "items": [_slim(item) for item in found.items]}))
-                position = found.resource_version
-                while True:
-                    async for change in client.watch(resource, namespace, resource_version=position):
-                        position = change.object["metadata"]["resourceVersion"]
-                        if change.type != "BOOKMARK":
-                            await pending.put(_event(change.type.lower(), {**names, "object": _slim(change.object)}))
+            else:
+                await pending.put(_event(found.type.lower(), {**names, "object": _slim(found.object)}))
     except kube.KubeError:
         await pending.put(None)
 

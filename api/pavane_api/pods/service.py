@@ -13,6 +13,7 @@ from pavane.runtime.ops import OPS_PORT
 from pavane.wire import Stage
 from pavane_api.pods.schemas import Pod, PodBlocker, PodList
 from pavane_operator import kube
+from pavane_operator.kube import informer
 from pavane_operator.kube.resources import PODS
 from pavane_operator.plan.model import GENERATION_LABEL, parse_number
 
@@ -76,23 +77,15 @@ async def _keep(
     """Keep the pods as the cluster has them; returns when it cannot be reached."""
     namespace, labels = resource["metadata"]["namespace"], _labels(resource)
     with suppress(kube.KubeError):
-        while True:
-            with suppress(kube.Gone):  # listed again
-                found = await client.list_all(PODS, namespace, labels=labels)
+        async for found in informer.follow(client, PODS, namespace, labels=labels):
+            if isinstance(found, kube.ObjectList):
                 bodies.clear()
                 bodies.update((body["metadata"]["name"], body) for body in found.items)
-                changed.set()
-                position = found.resource_version
-                while True:
-                    async for change in client.watch(PODS, namespace, labels=labels, resource_version=position):
-                        position = change.object["metadata"]["resourceVersion"]
-                        if change.type == "BOOKMARK":
-                            continue
-                        if change.type == "DELETED":
-                            bodies.pop(change.object["metadata"]["name"], None)
-                        else:
-                            bodies[change.object["metadata"]["name"]] = change.object
-                        changed.set()
+            elif found.type == "DELETED":
+                bodies.pop(found.object["metadata"]["name"], None)
+            else:
+                bodies[found.object["metadata"]["name"]] = found.object
+            changed.set()
 
 
 def _labels(resource: kube.Object) -> str:

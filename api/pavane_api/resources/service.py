@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from pavane_api.problems import BadRequest, FieldProblem, PreconditionFailed, PreconditionRequired
 from pavane_operator import kube
 from pavane_operator.crds.fields import in_words, said_of_unknown, unknown_fields
+from pavane_operator.kube import informer
 
 MANAGER = "pavane-api"
 LIST_LIMIT_MAX = 500
@@ -230,15 +231,11 @@ async def events(
 
     A version that is too old ends the stream with ``event: expired``: list again.
     """
-    position = since
     try:
-        while True:
-            async for change in client.watch(
-                resource, namespace, resource_version=position, labels=labels, fields=fields
-            ):
-                position = change.object["metadata"]["resourceVersion"]
-                data = None if change.type == "BOOKMARK" else json.dumps(change.object, separators=(",", ":"))
-                yield {"event": change.type.lower(), "id": position, "data_str": data or "{}"}
+        async for change in informer.watched(client, resource, namespace, since=since, labels=labels, fields=fields):
+            position = change.object["metadata"]["resourceVersion"]
+            data = None if change.type == "BOOKMARK" else json.dumps(change.object, separators=(",", ":"))
+            yield {"event": change.type.lower(), "id": position, "data_str": data or "{}"}
     except kube.Gone:
         yield {"event": "expired", "data_str": "list again: this position is too old"}
     except kube.KubeError as error:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,12 +19,12 @@ from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
 from pavane_cli.target import Where, cluster, has_pods, parse_reference, run
 from pavane_operator import kube
+from pavane_operator.kube import informer
 from pavane_operator.kube.resources import CORE_EVENTS
 
 MANAGER = "pavane-cli"
 COORDINATOR = "Coordinator"
 EVENTS_SHOWN_MAX = 20
-WATCH_AGAIN_S = 1.0  # after a watch broke
 WATCH_LOST_S = 300.0  # without the API server: as long as a command waits for a rollout unless it is told otherwise
 
 Kind = Annotated[
@@ -182,34 +182,15 @@ async def _watch(where: Where, resource: kube.Resource, name: str | None, namesp
             lines[key] = line
 
 
-async def changes(
+def changes(
     client: kube.KubeClient, resource: kube.Resource, namespace: str | None, name: str | None
-) -> AsyncIterator[kube.Change]:
+) -> AsyncGenerator[kube.Change, None]:
     """Yield the present resources as ADDED and then every change, for ever; a broken watch goes on where it was.
 
     Raises ``kube.Unavailable`` when the API server could not be reached for WATCH_LOST_S.
     """
-    loop = asyncio.get_running_loop()
-    lost_since_s: float | None = None
-    position = ""
     fields = f"metadata.name={name}" if name else ""
-    while True:
-        began_s = loop.time()
-        try:
-            async for change in client.watch(resource, namespace, resource_version=position, fields=fields):
-                lost_since_s = None
-                position = change.object["metadata"]["resourceVersion"]
-                if change.type != "BOOKMARK":
-                    yield change
-        except kube.Gone:
-            position = ""
-        except kube.Unavailable:
-            now_s = loop.time()
-            if lost_since_s is None or now_s - began_s >= WATCH_LOST_S:
-                lost_since_s = now_s
-            if now_s - lost_since_s >= WATCH_LOST_S:
-                raise
-            await asyncio.sleep(WATCH_AGAIN_S)
+    return informer.changes(client, resource, namespace, fields=fields, patience_s=WATCH_LOST_S)
 
 
 def summary(document: dict[str, Any], state: str | None = None) -> str:
@@ -378,19 +359,21 @@ def delete(one: One, wait: Wait = False, timeout: Timeout = 150.0) -> None:
 async def _delete(one: One, timeout_s: float | None) -> None:
     async with cluster(one.where) as client:
         document = await client.get(one.resource, one.name, one.namespace)
-        await client.delete(one.resource, one.name, one.namespace, uid=document["metadata"]["uid"])
+        uid = document["metadata"]["uid"]
+        await client.delete(one.resource, one.name, one.namespace, uid=uid)
         output.say(f"{one.reference} is being deleted")
         if timeout_s is None:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                async for change in client.watch(
-                    one.resource,
-                    one.namespace,
-                    resource_version=document["metadata"]["resourceVersion"],
-                    fields=f"metadata.name={one.name}",
+                async for found in informer.follow(
+                    client, one.resource, one.namespace, fields=f"metadata.name={one.name}", patience_s=timeout_s
                 ):
-                    if change.type == "DELETED":
+                    if isinstance(found, kube.ObjectList):
+                        gone = uid not in [each["metadata"]["uid"] for each in found.items]
+                    else:
+                        gone = found.type == "DELETED"
+                    if gone:
                         output.say(f"{one.reference} is gone")
                         return
         except TimeoutError as error:

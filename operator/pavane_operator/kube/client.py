@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 from urllib.parse import urlencode
 
 from .connect import Target
@@ -46,6 +46,7 @@ JSON_PATCH = "application/json-patch+json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+CHANGE_TYPES: tuple[ChangeType, ...] = get_args(ChangeType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +198,8 @@ class KubeClient:
     ) -> AsyncGenerator[Change, None]:
         """Changes after `resource_version` (empty: the present objects as ADDED first) until the server ends the watch.
 
-        Begin again at the last seen resourceVersion then. Raises Gone when that is too old (list again), Unavailable
-        when the connection broke or nothing came for WATCH_SILENCE_S.
+        `informer` goes on from there. Raises Gone when the version is too old (list again), Unavailable when the
+        connection broke or nothing came for WATCH_SILENCE_S.
         """
         query = _query(
             watch="true",
@@ -210,12 +211,14 @@ class KubeClient:
         )
         async with self._stream(resource.path(namespace), query, silence_s=WATCH_SILENCE_S) as pieces:
             async for line in _lines(pieces):
-                event = _decode(line)
-                if not isinstance(event, dict) or not isinstance(event.get("object"), dict):
-                    raise Unavailable("the watch delivered something that is no event")
-                if event.get("type") == "ERROR":
-                    raise from_status(int(event["object"].get("code") or 500), event["object"], {})
-                yield Change(event["type"], event["object"])
+                match _decode(line):
+                    case {"type": "ERROR", "object": dict(status)}:
+                        code = status.get("code")
+                        raise from_status(code if isinstance(code, int) else 500, status, {})
+                    case {"type": str(kind), "object": {"metadata": dict()} as body} if kind in CHANGE_TYPES:
+                        yield Change(kind, body)
+                    case _:
+                        raise Unavailable("the watch delivered something that is no event")
 
     async def pod_logs(
         self,
