@@ -24,7 +24,6 @@ from pavane_operator.kube.resources import CONFIG_MAPS, PODS, Object, custom
 from tests.local.api_server import a_server, config_map
 
 WAIT_S = 20
-ANSWER_S = 0.1
 RAFT = custom("RaftCluster", "raftclusters")
 
 
@@ -235,12 +234,12 @@ class Restless:
 
     async def list_all(self, *_: Any, **__: Any) -> ObjectList:
         self.lists += 1
-        await asyncio.sleep(ANSWER_S)
+        await asyncio.sleep(0.05)
         return ObjectList((), "1", None)
 
     async def watch(self, *_: Any, **__: Any) -> AsyncIterator[Change]:
         self.watches += 1
-        await asyncio.sleep(ANSWER_S)
+        await asyncio.sleep(0.05)
         if self.fault is not None:
             raise self.fault
         for change in list[Change]():
