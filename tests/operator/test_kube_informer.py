@@ -19,7 +19,7 @@ from pavane_cli.commands import resources as commands
 from pavane_operator.kube import Change, Forbidden, Gone, KubeClient, ObjectList, Target, TooManyRequests, Unavailable
 from pavane_operator.kube import informer as informer_module
 from pavane_operator.kube.client import LIST_CHUNK
-from pavane_operator.kube.informer import AGAIN_MAX_S, changes, follow, watched
+from pavane_operator.kube.informer import AGAIN_MAX_S, Informer
 from pavane_operator.kube.resources import CONFIG_MAPS, PODS, Object, custom
 from tests.local.api_server import a_server, config_map
 
@@ -44,7 +44,7 @@ async def test_what_went_while_nobody_watched_is_gone_after_the_next_list(
     async with a_server(tmp_path) as server, await KubeClient.connect(Target(server.api.kubeconfig)) as kube:
         for name in ("goes", "stays", "moves"):
             await kube.create(CONFIG_MAPS, {**config_map(), "metadata": {"name": name}}, "default")
-        found = changes(kube, CONFIG_MAPS, "default")
+        found = Informer(kube, CONFIG_MAPS, "default").changes()
         async with asyncio.timeout(WAIT_S), contextlib.aclosing(found):
             names = {told(await anext(found))[:2] for _ in range(3)}
             assert names == {("ADDED", "goes"), ("ADDED", "moves"), ("ADDED", "stays")}
@@ -152,7 +152,7 @@ async def test_a_watch_that_ends_goes_on_after_the_last_change_or_bookmark(tmp_p
     script.streamed(bookmark("90"))
     script.streamed(("DELETED", body("a", "91")), ends=False)
     async with played(script, tmp_path) as kube:
-        found = await first(follow(kube, PODS, "default"), 3)
+        found = await first(Informer(kube, PODS, "default").lists_and_changes(), 3)
     assert [shown(each) for each in found] == [["a"], ("ADDED", "b"), ("DELETED", "a")]
     assert positions(script) == ["list", "5", "6", "90"]
     assert {each.get("allowWatchBookmarks") for each in script.asked[1:]} == {"true"}
@@ -170,7 +170,7 @@ async def test_an_expired_position_is_listed_again(tmp_path: Path, when: str) ->
         script.streamed(bookmark("6"), fault(410, reason=reason, message="too old resource version: 6 (9)"))
     script.listed("9", "b", "c")
     async with played(script, tmp_path) as kube:
-        found = await first(changes(kube, PODS, "default"), 4)
+        found = await first(Informer(kube, PODS, "default").changes(), 4)
     assert [shown(each) for each in found] == [("ADDED", "a"), ("ADDED", "b"), ("DELETED", "a"), ("ADDED", "c")]
     assert positions(script)[:3] == ["list", "5", "list"]
 
@@ -182,7 +182,7 @@ async def test_a_list_whose_cursor_expired_begins_again(tmp_path: Path) -> None:
     script.refused(410, reason="Expired", message="The provided continue parameter is too old")
     script.listed("9", "b")
     async with played(script, tmp_path) as kube:
-        found = await first(follow(kube, PODS, "default"), 1)
+        found = await first(Informer(kube, PODS, "default").lists_and_changes(), 1)
     assert shown(found[0]) == ["b"]
     assert [each.get("continue") for each in script.asked] == [None, "next", None]
     assert script.asked[0]["limit"] == str(LIST_CHUNK)
@@ -198,7 +198,7 @@ async def test_a_server_in_trouble_is_asked_again_by_who_has_patience(tmp_path: 
     script.refused(503, message="apiserver not ready")
     script.streamed(("MODIFIED", body("a", "6")), ends=False)
     async with played(script, tmp_path) as kube:
-        found = await first(follow(kube, PODS, "default", patience_s=WAIT_S), 2)
+        found = await first(Informer(kube, PODS, "default", patience_s=WAIT_S).lists_and_changes(), 2)
     assert [shown(each) for each in found] == [["a"], ("MODIFIED", "a")]
     assert positions(script) == ["list", "list", "5", "5", "5", "5"]
 
@@ -218,7 +218,7 @@ async def test_who_watches_from_a_position_of_its_own_hears_of_every_fault(
     script = Script()
     script.streamed(("ADDED", body("a", "8")), status)
     async with played(script, tmp_path) as kube:
-        found = watched(kube, PODS, "default", since="7")
+        found = Informer(kube, PODS, "default").watched("7")
         assert told(await anext(found)) == ("ADDED", "a", "8")
         with pytest.raises(error, match="a fault"):
             await anext(found)
@@ -298,7 +298,7 @@ async def test_a_server_may_say_when_it_wants_to_be_asked() -> None:
     server.fault = TooManyRequests("slow down", status=429, retry_after_s=100)
     began = asyncio.get_running_loop().time()
     with pytest.raises(TooManyRequests):
-        async for _ in changes(cast("KubeClient", server), RAFT, patience_s=350):
+        async for _ in Informer(cast("KubeClient", server), RAFT, patience_s=350).changes():
             pass
     assert server.watches == 5
     assert 350 <= asyncio.get_running_loop().time() - began <= 500

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from pavane_operator import kube
-from pavane_operator.kube import informer
+from pavane_operator.kube.informer import Informer
 
 CHANGES_PENDING_MAX = 64  # per stream; the watches wait while its reader is behind
 
@@ -38,7 +38,7 @@ async def _follow(
 ) -> None:
     names = {"kind": resource.kind, "plural": resource.plural}
     try:
-        async for found in informer.follow(client, resource, namespace):
+        async for found in Informer(client, resource, namespace).lists_and_changes():
             if isinstance(found, kube.ObjectList):
                 await pending.put(_event("snapshot", {**names, "items": [_slim(item) for item in found.items]}))
             else:

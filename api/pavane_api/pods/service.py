@@ -13,7 +13,7 @@ from pavane.runtime.ops import OPS_PORT
 from pavane.wire import Stage
 from pavane_api.pods.schemas import Pod, PodBlocker, PodList
 from pavane_operator import kube
-from pavane_operator.kube import informer
+from pavane_operator.kube.informer import Informer
 from pavane_operator.kube.resources import PODS
 from pavane_operator.plan.model import GENERATION_LABEL, parse_number
 
@@ -77,7 +77,7 @@ async def _keep(
     """Keep the pods as the cluster has them; returns when it cannot be reached."""
     namespace, labels = resource["metadata"]["namespace"], _labels(resource)
     with suppress(kube.KubeError):
-        async for found in informer.follow(client, PODS, namespace, labels=labels):
+        async for found in Informer(client, PODS, namespace, labels=labels).lists_and_changes():
             if isinstance(found, kube.ObjectList):
                 bodies.clear()
                 bodies.update((body["metadata"]["name"], body) for body in found.items)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pavane_api.problems import BadRequest, FieldProblem, PreconditionFailed, PreconditionRequired
 from pavane_operator import kube
 from pavane_operator.crds.fields import in_words, said_of_unknown, unknown_fields
-from pavane_operator.kube import informer
+from pavane_operator.kube.informer import Informer
 
 MANAGER = "pavane-api"
 LIST_LIMIT_MAX = 500
@@ -232,7 +232,7 @@ async def events(
     A version that is too old ends the stream with ``event: expired``: list again.
     """
     try:
-        async for change in informer.watched(client, resource, namespace, since=since, labels=labels, fields=fields):
+        async for change in Informer(client, resource, namespace, labels=labels, fields=fields).watched(since):
             position = change.object["metadata"]["resourceVersion"]
             data = None if change.type == "BOOKMARK" else json.dumps(change.object, separators=(",", ":"))
             yield {"event": change.type.lower(), "id": position, "data_str": data or "{}"}

@@ -19,7 +19,7 @@ from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
 from pavane_cli.target import Where, cluster, has_pods, parse_reference, run
 from pavane_operator import kube
-from pavane_operator.kube import informer
+from pavane_operator.kube.informer import Informer
 from pavane_operator.kube.resources import CORE_EVENTS
 
 MANAGER = "pavane-cli"
@@ -190,7 +190,7 @@ def changes(
     Raises ``kube.Unavailable`` when the API server could not be reached for WATCH_LOST_S.
     """
     fields = f"metadata.name={name}" if name else ""
-    return informer.changes(client, resource, namespace, fields=fields, patience_s=WATCH_LOST_S)
+    return Informer(client, resource, namespace, fields=fields, patience_s=WATCH_LOST_S).changes()
 
 
 def summary(document: dict[str, Any], state: str | None = None) -> str:
@@ -366,9 +366,9 @@ async def _delete(one: One, timeout_s: float | None) -> None:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                async for found in informer.follow(
-                    client, one.resource, one.namespace, fields=f"metadata.name={one.name}", patience_s=timeout_s
-                ):
+                fields = f"metadata.name={one.name}"
+                informer = Informer(client, one.resource, one.namespace, fields=fields, patience_s=timeout_s)
+                async for found in informer.lists_and_changes():
                     if isinstance(found, kube.ObjectList):
                         gone = uid not in [each["metadata"]["uid"] for each in found.items]
                     else:

@@ -1,9 +1,4 @@
-"""How Pavane follows resources: list, watch from there, watch on where a watch ended, list again after a 410.
-
-`follow` yields each list and what changed since, `changes` turns lists into changes, `watched` begins at a position
-that the caller knows. All go on for ever. They raise what the server refuses, and Unavailable or TooManyRequests once
-nothing was heard for `patience_s`.
-"""
+"""How Pavane follows resources: list, watch from there, watch on where a watch ended, list again after a 410."""
 
 from __future__ import annotations
 
@@ -21,79 +16,80 @@ AGAIN_MAX_S = 30.0
 """Longest pause; it doubles while nothing is heard."""
 
 
-async def watched(
-    client: KubeClient,
-    resource: Resource,
-    namespace: str | None = None,
-    *,
-    since: str = "",
-    labels: str = "",
-    fields: str = "",
-    patience_s: float = 0.0,
-) -> AsyncGenerator[Change, None]:
-    """Yield what happened after the version `since` (empty: the present objects as ADDED first), and bookmarks.
+class Informer:
+    """Follows the resources of a type, in one namespace or in all (None), that match the selectors.
 
-    Raises Gone when the position is too old.
+    One of its generators is used, once. It goes on for ever: it raises what the server refuses, and Unavailable or
+    TooManyRequests once nothing was heard for `patience_s`.
     """
-    watch = _watched(client, resource, namespace, since, labels, fields, _Pauses(patience_s))
-    async with aclosing(watch) as events:
-        async for change in events:
-            yield change
 
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        patience_s: float = 0.0,
+    ) -> None:
+        self._client = client
+        self._place = resource, namespace
+        self._selectors = labels, fields
+        self._pauses = _Pauses(patience_s)
 
-async def follow(
-    client: KubeClient,
-    resource: Resource,
-    namespace: str | None = None,
-    *,
-    labels: str = "",
-    fields: str = "",
-    patience_s: float = 0.0,
-) -> AsyncGenerator[ObjectList | Change, None]:
-    """Yield the present objects as a list, then each change.
+    async def watched(self, since: str = "") -> AsyncGenerator[Change, None]:
+        """Yield what happened after that version (empty: the present objects as ADDED first), and bookmarks.
 
-    Another list follows when the position became too old; what is not in it is gone.
-    """
-    pauses = _Pauses(patience_s)
-    while True:
-        try:
-            found = await client.list_all(resource, namespace, labels=labels, fields=fields)
-        except (Gone, Unavailable, TooManyRequests) as error:
-            await pauses.before_next(error)
-            continue
-        pauses.answered()
-        yield found
-        position = found.resource_version
-        with suppress(Gone):
-            watch = _watched(client, resource, namespace, position, labels, fields, pauses)
-            async with aclosing(watch) as events:
-                async for change in events:
-                    if change.type != "BOOKMARK":
+        Raises Gone when the position is too old.
+        """
+        labels, fields = self._selectors
+        while True:
+            fault: KubeError | None = None
+            try:
+                watch = self._client.watch(*self._place, resource_version=since, labels=labels, fields=fields)
+                async with aclosing(watch) as events:
+                    async for change in events:
+                        self._pauses.heard()
+                        since = change.object["metadata"].get("resourceVersion") or since
                         yield change
-        await pauses.before_next()
+            except (Unavailable, TooManyRequests) as error:
+                fault = error
+            await self._pauses.before_next(fault)
 
+    async def lists_and_changes(self) -> AsyncGenerator[ObjectList | Change, None]:
+        """Yield the present objects as a list, then each change.
 
-async def changes(
-    client: KubeClient,
-    resource: Resource,
-    namespace: str | None = None,
-    *,
-    labels: str = "",
-    fields: str = "",
-    patience_s: float = 0.0,
-) -> AsyncGenerator[Change, None]:
-    """Yield the present objects as ADDED, then each change; what went between two lists is DELETED, as last known."""
-    known: dict[str, Object] = {}
-    watch = follow(client, resource, namespace, labels=labels, fields=fields, patience_s=patience_s)
-    async with aclosing(watch) as found:
-        async for each in found:
-            for change in _differences(known, each) if isinstance(each, ObjectList) else (each,):
-                uid = change.object["metadata"]["uid"]
-                if change.type == "DELETED":
-                    known.pop(uid, None)
-                else:
-                    known[uid] = change.object
-                yield change
+        Another list follows when the position became too old; what is not in it is gone.
+        """
+        labels, fields = self._selectors
+        while True:
+            try:
+                found = await self._client.list_all(*self._place, labels=labels, fields=fields)
+            except (Gone, Unavailable, TooManyRequests) as error:
+                await self._pauses.before_next(error)
+                continue
+            self._pauses.answered()
+            yield found
+            with suppress(Gone):
+                async with aclosing(self.watched(found.resource_version)) as events:
+                    async for change in events:
+                        if change.type != "BOOKMARK":
+                            yield change
+            await self._pauses.before_next()
+
+    async def changes(self) -> AsyncGenerator[Change, None]:
+        """Yield the present objects as ADDED, then each change; what went between two lists is DELETED, as known."""
+        known: dict[str, Object] = {}
+        async with aclosing(self.lists_and_changes()) as found:
+            async for each in found:
+                for change in _differences(known, each) if isinstance(each, ObjectList) else (each,):
+                    uid = change.object["metadata"]["uid"]
+                    if change.type == "DELETED":
+                        known.pop(uid, None)
+                    else:
+                        known[uid] = change.object
+                    yield change
 
 
 class _Pauses:
@@ -129,30 +125,6 @@ class _Pauses:
         self._pause_s = min(2 * self._pause_s, AGAIN_MAX_S)
         await asyncio.sleep(max(wait_s, 0.0))
         self._asked_s = self._now()
-
-
-async def _watched(
-    client: KubeClient,
-    resource: Resource,
-    namespace: str | None,
-    since: str,
-    labels: str,
-    fields: str,
-    pauses: _Pauses,
-) -> AsyncGenerator[Change, None]:
-    position = since
-    while True:
-        fault: KubeError | None = None
-        try:
-            watch = client.watch(resource, namespace, resource_version=position, labels=labels, fields=fields)
-            async with aclosing(watch) as events:
-                async for change in events:
-                    pauses.heard()
-                    position = change.object["metadata"].get("resourceVersion") or position
-                    yield change
-        except (Unavailable, TooManyRequests) as error:
-            fault = error
-        await pauses.before_next(fault)
 
 
 def _differences(known: dict[str, Object], found: ObjectList) -> list[Change]:
