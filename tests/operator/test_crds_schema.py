@@ -18,11 +18,11 @@ from pydantic import Field, ValidationError
 from pavane.raft.config import MACHINES
 from pavane_operator.crds import gen
 from pavane_operator.crds.base import MARK_KEY, Mark, Model
-from pavane_operator.crds.common import pod_fields
+from pavane_operator.crds.common import pod_fields, rollout_id
 from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.crds.coordinator import CoordinatorSpec
 from pavane_operator.crds.dataflow import DataflowSpec
-from pavane_operator.crds.definitions import definitions
+from pavane_operator.crds.definitions import all_kinds, definitions
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.crds.schema import structural_schema
 from pavane_operator.crds.swimgroup import SwimGroupSpec
@@ -44,6 +44,31 @@ MODELS: dict[str, type[Model]] = {
 }
 SPEC = SCHEMAS["RaftCluster"]["properties"]["spec"]
 each_kind = pytest.mark.parametrize("kind", DEFINITIONS)
+
+
+def with_defaults(schema: dict[str, Any], path: str, *, in_list: bool = False) -> list[str]:
+    """Paths below lists where a server would fill something in."""
+    found = [path] if in_list and "default" in schema else []
+    for name, inner in (schema.get("properties") or {}).items():
+        found += with_defaults(inner, f"{path}.{name}", in_list=in_list)
+    return found + (with_defaults(schema["items"], f"{path}[]", in_list=True) if "items" in schema else [])
+
+
+def test_a_server_adds_nothing_to_the_items_of_a_list() -> None:
+    """Who applies a list again would find it changed each time: it is compared, and replaced, as a whole."""
+    for kind in all_kinds():
+        assert with_defaults(structural_schema(kind.spec), kind.name) == []
+    spec = {
+        "stateMachine": "Tree",
+        "tolerations": [{"key": "disk"}],
+        "topologySpreadConstraints": [{"topologyKey": "z"}],
+    }
+    read = RaftClusterSpec.read(spec)
+    assert read.tolerations[0].operator == "Equal"
+    assert read.topology_spread_constraints is not None
+    assert read.topology_spread_constraints[0].max_skew == 1
+    full = {"tolerations": [{"key": "disk", "operator": "Equal"}]}
+    assert rollout_id("RaftCluster", read) == rollout_id("RaftCluster", RaftClusterSpec.read({**spec, **full}))
 
 
 def test_a_status_is_the_same_whatever_the_order_of_its_members_generations_and_conditions() -> None:

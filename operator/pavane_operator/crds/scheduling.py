@@ -88,7 +88,7 @@ class Toleration(Model):
     key: LabelKey | None = None
     """Key of the taint; if absent, with Exists, every taint."""
     operator: Operator = Operator.EQUAL
-    """Equal: the taint has this value. Exists: any value."""
+    """Equal, which counts if absent: the taint has this value. Exists: any value."""
     value: LabelValue | None = None
     """Value of the taint."""
     effect: Effect | None = None
@@ -114,9 +114,9 @@ class SpreadConstraint(Model):
     topology_key: Name
     """Node label whose values are the domains, for example `topology.kubernetes.io/zone`."""
     max_skew: int = Field(default=1, ge=1, le=SKEW_MAX)
-    """By how many pods two domains may differ."""
+    """By how many pods two domains may differ; if absent, 1."""
     when_unsatisfiable: Unsatisfiable = Unsatisfiable.SCHEDULE_ANYWAY
-    """ScheduleAnyway prefers an even spread, DoNotSchedule requires it."""
+    """ScheduleAnyway, which counts if absent, prefers an even spread, DoNotSchedule requires it."""
 
 
 class PodSpec(Model):
@@ -145,12 +145,7 @@ class PodSpec(Model):
     runtime_class_name: Name = Field(default="", json_schema_extra=marked(Mark.POD))
     """Runtime class of the pods; if empty, the node's default."""
     topology_spread_constraints: list[SpreadConstraint] | None = Field(
-        default=None,
-        max_length=LIST_MAX_ITEMS,
-        json_schema_extra=marked(
-            Mark.POD,
-            **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["topologyKey", "whenUnsatisfiable"]},
-        ),
+        default=None, max_length=LIST_MAX_ITEMS, json_schema_extra=marked(Mark.POD)
     )
     """How the pods of a generation are spread; if absent, over the nodes where possible; if empty, not at all."""
     pod_labels: dict[str, LabelValue] = Field(

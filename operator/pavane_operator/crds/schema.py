@@ -66,7 +66,9 @@ class _Converter:
         elif "additionalProperties" in schema:
             schema["additionalProperties"] = self.convert(schema["additionalProperties"], path)
         if "items" in schema:
-            schema["items"] = self.convert(schema["items"], path)
+            # No defaults in there: who applies the list again, as a whole, would find it changed each time.
+            items = _Converter(self._definitions, self._dropped, defaults=False, cel=self._cel)
+            schema["items"] = items.convert(schema["items"], path)
         if "properties" not in schema:
             return
         required = schema.get("required", [])
