@@ -61,7 +61,9 @@ def _calls(server: app.Api, request: Request, target: app.Target) -> Iterator[Ca
     if verb == "get" and not target.name:
         verb = "watch" if request.query_params.get("watch") == "true" else "list"
     resource = "/".join(filter(None, (target.resource.plural, target.subresource)))
-    yield Call(verb, target.resource.group, resource, target.name)
+    # A server takes a list of the object of one name for a call about that object.
+    name = target.name or request.query_params.get("fieldSelector", "").removeprefix("metadata.name=")
+    yield Call(verb, target.resource.group, resource, name)
     applied = verb == "patch" and request.headers.get("content-type") == APPLY and not target.subresource
     if applied and server._cluster.find(target.resource.key, target.namespace or "", target.name) is None:
         yield Call("create", target.resource.group, resource, target.name)

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from pavane_operator.kube import Conflict, KubeClient, NotFound, Target, Unavailable
+from pavane_operator.kube import Conflict, Forbidden, KubeClient, NotFound, Target, Unavailable
+from pavane_operator.kube.client import ObjectList
 from pavane_operator.kube.resources import LEASES, Object, Resource
 from pavane_operator.runtime.lease import (
     LEASE_DURATION_S,
@@ -37,8 +38,15 @@ pytestmark = pytest.mark.looptime
 class Server:
     """The Leases of an API server, as far as the election uses them: versions, conflicts, and an outage per client."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: str = "system", *neighbours: "Server") -> None:
+        self.namespace = namespace
+        self.neighbours = list(neighbours)
+        """Where operators of other namespaces have theirs."""
+        for each in neighbours:
+            each.neighbours.append(self)
         self.lease: Object | None = None
+        self.blind = False
+        """It shows nobody the Leases of other namespaces."""
         self.version = 0
         self.cut_off: set[str] = set()
         self.renewals: list[tuple[str, float]] = []
@@ -65,8 +73,17 @@ class Client:
 
     async def get_or_none(self, resource: Resource, name: str, namespace: str) -> Object | None:
         await self._travel()
-        assert (resource, name, namespace) == (LEASES, LEASE_NAME, "system")
+        assert (resource, name, namespace) == (LEASES, LEASE_NAME, self.server.namespace)
         return copy.deepcopy(self.server.lease)
+
+    async def list_all(self, resource: Resource, *, fields: str) -> ObjectList:
+        await self._travel()
+        assert (resource, fields) == (LEASES, f"metadata.name={LEASE_NAME}")
+        if self.server.blind:
+            raise Forbidden("only in your own", status=403)
+        leases = {each.namespace: each.lease for each in (self.server, *self.server.neighbours) if each.lease}
+        bodies = ({**lease, "metadata": {**lease["metadata"], "namespace": name}} for name, lease in leases.items())
+        return ObjectList(tuple(map(copy.deepcopy, bodies)), "1", None)
 
     async def create(self, _: Resource, body: Object, _namespace: str) -> Object:
         await self._travel()
@@ -102,8 +119,9 @@ async def elapse(seconds: float) -> None:
             await asyncio.Event().wait()
 
 
-def election(server: Server, name: str, pod: str = "") -> Election:
-    return Election(server.client(name), "system", Candidate(name, pod), lambda: NOW, random.Random(name))
+def election(server: Server, name: str, pod: str = "", scope: tuple[str, ...] = ()) -> Election:
+    candidate = Candidate(name, pod)
+    return Election(server.client(name), server.namespace, candidate, lambda: NOW, random.Random(name), scope)
 
 
 async def timed(work: Awaitable[Any]) -> tuple[Any, float]:
@@ -265,6 +283,55 @@ async def test_of_many_that_start_together_one_leads() -> None:
     assert sum(candidate.transitions > 0 for candidate in candidates) == 1
     for task in living:
         task.cancel()
+
+
+async def living(candidate: Election) -> None:
+    await candidate.acquire()
+    await candidate.hold()
+
+
+@pytest.mark.parametrize(
+    ("scopes", "both"),
+    [
+        (((), ()), False),
+        (((), ("a",)), False),
+        ((("a", "b"), ("b", "c")), False),
+        ((("a",), ("b",)), True),
+    ],
+)
+async def test_operators_of_two_namespaces_never_look_after_the_same_one(
+    scopes: tuple[tuple[str, ...], tuple[str, ...]], both: bool
+) -> None:
+    east = Server("east")
+    west = Server("west", east)
+    first, second = election(east, "first", scope=scopes[0]), election(west, "second", scope=scopes[1])
+    lives = [asyncio.create_task(living(first)), asyncio.create_task(living(second))]
+    await elapse(120)
+    leading = [each for each in (first, second) if each.leads]
+    assert len(leading) == (2 if both else 1)
+    if not both:
+        waiting = second if first.leads else first
+        assert waiting.rival in {"the operator in namespace east", "the operator in namespace west"}
+        lives[(first, second).index(leading[0])].cancel()
+        await leading[0].release()
+        await elapse(10)
+        assert waiting.leads
+        assert waiting.rival is None
+    for task in lives:
+        task.cancel()
+
+
+async def test_an_operator_of_another_namespace_that_died_is_waited_for_until_its_lease_has_run_out() -> None:
+    east = Server("east")
+    await election(east, "first").acquire()
+    _, took = await timed(election(Server("west", east), "second").acquire())
+    assert LEASE_DURATION_S <= took < LEASE_DURATION_S + STANDBY_LOOK_S + 0.1
+
+
+async def test_who_may_not_look_into_other_namespaces_leads_in_its_own() -> None:
+    server = Server()
+    server.blind = True
+    assert await election(server, "first").acquire() == 1
 
 
 async def test_a_lease_that_somebody_deleted_is_made_anew_by_its_holder() -> None:

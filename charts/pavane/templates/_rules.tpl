@@ -58,6 +58,10 @@
   resourceNames: [computeclusters.pavane.dev, coordinators.pavane.dev, dataflows.pavane.dev, raftclusters.pavane.dev, swimgroups.pavane.dev,
     waltzclusters.pavane.dev]
   verbs: [get]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [pavane-operator]
+  verbs: [list]
 {{- end }}
 
 {{- define "pavane.rules.operatorAllDefinitions" -}}

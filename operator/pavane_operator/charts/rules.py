@@ -85,7 +85,8 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
             *_of(("get", "create", "patch"), ROLES, ROLE_BINDINGS),
             *_of(("get", "create", "patch", "deletecollection"), PODS),
         ),
-        "operatorDefinitions": _of(("get",), CRDS, names=names),
+        # In the whole cluster: also whether another operator looks after the same namespaces.
+        "operatorDefinitions": (*_of(("get",), CRDS, names=names), *_of(("list",), LEASES, names=(LEASE_NAME,))),
         # Only an operator for all namespaces waits for definitions that change while it runs.
         "operatorAllDefinitions": _of(("list", "watch"), CRDS),
         "operatorLease": (

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 
-from pavane_operator.kube import Conflict, KubeClient, KubeError, NotFound
+from pavane_operator.kube import Conflict, Forbidden, KubeClient, KubeError, NotFound
 from pavane_operator.kube.resources import LEASES, Object
 
 LEASE_NAME = "pavane-operator"
@@ -29,6 +29,8 @@ STANDBY_LOOK_S = 1.0
 """Between two looks of a process that stands by: a Lease that was released has a new holder in less than 2 s."""
 STANDBY_SPREAD = 0.2
 """So that two that stand by do not look, and write, in step."""
+SCOPE_ANNOTATION = "pavane.dev/namespaces"
+"""On the Lease: which namespaces the holder looks after, separated by commas; empty or absent = all."""
 RELEASE_ATTEMPTS = 2
 """A renewal that was cancelled may have been written, and we then saw an older Lease than the present one."""
 
@@ -64,17 +66,31 @@ class Candidate:
 class Election:
     """One process's part: `acquire`, then `hold` for as long as it lives, `release` at its end.
 
-    `now` tells UTC, for the stamps in the Lease alone.
+    `now` tells UTC, for the stamps in the Lease alone. `scope` are the namespaces that are looked after; empty = all.
+    Operators of several namespaces have a Lease each, and none leads while another one's scope overlaps its own.
     """
 
     def __init__(
-        self, kube: KubeClient, namespace: str, candidate: Candidate, now: Callable[[], datetime], rng: random.Random
+        self,
+        kube: KubeClient,
+        namespace: str,
+        candidate: Candidate,
+        now: Callable[[], datetime],
+        rng: random.Random,
+        scope: Sequence[str] = (),
     ) -> None:
         self._kube = kube
         self._namespace = namespace
         self._candidate = candidate
         self._now = now
         self._rng = rng
+        self._scope = frozenset(scope)
+        self._seen: dict[str, tuple[str, float]] = {}
+        """By namespace: the version of the Lease there, and since when it is that one."""
+        self.rival: str | None = None
+        """Which operator of another namespace is waited for, in words."""
+        self.leads = False
+        """Whether `acquire` has returned."""
         self._lease: Object | None = None
         self._acquired = ""
         self._renewed_at = 0.0
@@ -92,15 +108,43 @@ class Election:
                 version = "" if self._lease is None else str(self._lease["metadata"]["resourceVersion"])
                 if seen is None or seen[0] != version:
                     seen = version, loop.time()
-                if self._candidate.follows(_holder(self._lease)) or loop.time() - seen[1] >= LEASE_DURATION_S:
+                free = self._candidate.follows(_holder(self._lease)) or loop.time() - seen[1] >= LEASE_DURATION_S
+                if free and not await self._meets_rival():
                     self._acquired = _micro(self._now())
                     await self._put(_transitions(self._lease) + 1)
-                    return self.transitions
+                    # Who wrote its own meanwhile sees ours now; if both see each other, both try again.
+                    if not await self._meets_rival():
+                        self.leads = True
+                        return self.transitions
+                    await self.release()
             except (Conflict, LeaseLostError):
                 log.info("another operator took the Lease first")
             except KubeError as error:
                 log.warning("the Lease cannot be read or written", error=str(error))
             await asyncio.sleep(STANDBY_LOOK_S * self._rng.uniform(1 - STANDBY_SPREAD, 1))
+
+    async def _meets_rival(self) -> bool:
+        """Look whether an operator of another namespace, which lives, looks after one of our namespaces."""
+        try:
+            leases = (await self._kube.list_all(LEASES, fields=f"metadata.name={LEASE_NAME}")).items
+        except Forbidden as error:
+            log.warning("whether other operators look after the same namespaces cannot be seen", error=str(error))
+            return False
+        now, found = asyncio.get_running_loop().time(), None
+        for lease in leases:
+            metadata = lease["metadata"]
+            place, version = metadata["namespace"], metadata["resourceVersion"]
+            if self._seen.get(place, ("", 0.0))[0] != version:
+                self._seen[place] = version, now
+            alive = _holder(lease) and now - self._seen[place][1] < LEASE_DURATION_S
+            told = (metadata.get("annotations") or {}).get(SCOPE_ANNOTATION, "")
+            scope = frozenset(filter(None, told.split(",")))
+            if place != self._namespace and alive and (not scope or not self._scope or scope & self._scope):
+                found = f"the operator in namespace {place}"
+        if found is not None and found != self.rival:
+            log.warning("another operator looks after the same namespaces: this one stands by", other=found)
+        self.rival = found
+        return found is not None
 
     async def hold(self) -> str:
         """Renew until the Lease is lost; returns why, at the latest RENEW_DEADLINE_S after the last renewal was sent.
@@ -145,7 +189,7 @@ class Election:
     async def _put(self, transitions: int, *, released: bool = False) -> None:
         """Write the Lease over the state that we saw last; if that is not the present one, look who holds it."""
         sent_at = asyncio.get_running_loop().time()
-        metadata: Object = {"name": LEASE_NAME}
+        metadata: Object = {"name": LEASE_NAME, "annotations": {SCOPE_ANNOTATION: ",".join(sorted(self._scope))}}
         if self._lease is not None:
             metadata["resourceVersion"] = self._lease["metadata"]["resourceVersion"]
         spec: Object = {

@@ -93,6 +93,7 @@ class OperatorProcess:
         self._metrics = Metrics()
         self._waits_for: str | None = "the API server"
         self._operator: Operator | None = None
+        self._election: Election | None = None
 
     async def live(self) -> None:
         """Serve until the process is told to end. Raises ConnectError when no API server can be derived."""
@@ -100,7 +101,7 @@ class OperatorProcess:
             host=self._settings.pod_ip,
             port=self._settings.health_port,
             live=lambda: None,
-            ready=lambda: None if self._waits_for is None else f"waiting for {self._waits_for}",
+            ready=self._unready,
             metrics=self._read_metrics,
             late_seconds_max=LOOP_LATE_S_MAX,
         )
@@ -127,7 +128,8 @@ class OperatorProcess:
         The Lease has a client of its own: renewals shall not wait for a turn among the calls about resources.
         """
         await self._await_definitions(kube)
-        election = Election(lease_kube, self._settings.operator_namespace, self._candidate, _now, self._rng)
+        space, scope = self._settings.operator_namespace, self._settings.watch_namespaces
+        election = self._election = Election(lease_kube, space, self._candidate, _now, self._rng, scope)
         epochs = Epochs(await election.acquire())
         log.info("the Lease is ours", epoch=epochs.transitions)
         self._metrics.leader = True
@@ -229,6 +231,12 @@ class OperatorProcess:
         log.error("the process ends at once", code=EXIT_LEASE_LOST, reason=reason)
         write_termination_log(reason)
         os._exit(EXIT_LEASE_LOST)
+
+    def _unready(self) -> str | None:
+        rival = self._election.rival if self._election is not None else None
+        if rival is not None:
+            return f"waiting for {rival}, which looks after the same namespaces: uninstall one, or set watchNamespaces"
+        return None if self._waits_for is None else f"waiting for {self._waits_for}"
 
     def _read_metrics(self) -> Iterable[Metric]:
         yield from self._metrics.read()
