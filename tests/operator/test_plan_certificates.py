@@ -46,6 +46,18 @@ class Lab:
         return plan(KIND, self.world.resource(), seen, self.world.now)
 
 
+def test_the_end_of_a_users_certificate_stands_in_the_status_and_is_warned_of_in_time() -> None:
+    lab = Lab()
+    lab.until(State.IDLE)
+    for left, told in ((timedelta(days=15), []), (timedelta(days=13), ["CertificateExpires"])):
+        end = lab.world.now + left
+        found = lab.plan(Certificates(expires_at=end))
+        assert found.status is not None
+        assert found.status.certificate_expires_at == end
+        assert [event.reason for event in found.standing] == told
+    assert all(event.warning and f"{end:%Y-%m-%d}" in event.note for event in found.standing)
+
+
 def test_certificates_come_before_the_pods_that_mount_them() -> None:
     lab = Lab()
     lab.until(State.CREATING_NEXT)

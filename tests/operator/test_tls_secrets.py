@@ -11,7 +11,7 @@ from cryptography import x509
 
 from pavane.compute.certificates import dns_names
 from pavane_operator.crds.raftcluster import RaftClusterSpec
-from pavane_operator.plan.model import ApplyChild, Child, CreateChild, Resource
+from pavane_operator.plan.model import EXPIRES_SOON, ApplyChild, Child, CreateChild, Resource
 from pavane_operator.tls.certificates import Pair, authorities_in, new_authority, new_certificate
 from pavane_operator.tls.issue import SPREAD
 from pavane_operator.tls.secrets import Identity, Tls, look
@@ -200,6 +200,17 @@ def test_a_secret_that_does_not_exist_is_waited_for() -> None:
     assert seen.plan.problem is not None
     assert seen.plan.problem.reason == "ReferenceNotReady"
     assert "Secret mine does not exist" in seen.plan.problem.message
+
+
+def test_the_end_of_what_the_user_gives_is_told_and_looked_at_again_before_it() -> None:
+    end = NOW + 30 * DAY
+    data = made(until=30 * DAY)
+    assert (given(data).plan.expires_at, given(data).plan.again_at) == (end, end - EXPIRES_SOON)
+    late = given(data, now=end - DAY)
+    assert (late.plan.problem, late.plan.expires_at, late.plan.again_at) == (None, end, end)
+    over = given(data, now=end + DAY)
+    assert over.plan.problem is not None
+    assert (over.plan.expires_at, over.plan.again_at) == (end, None)
 
 
 def foreign_key() -> dict[str, bytes]:

@@ -270,6 +270,8 @@ class Status(StoredStatus):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     """Ready, UpToDate, CaughtUp, Paused; Reconciling and Stalled only while true; and the kind's own."""
+    certificate_expires_at: Time | None = None
+    """When the certificate ends that `spec.tls.secretName` holds."""
     endpoints: list[Endpoint] = Field(default_factory=list, max_length=ENDPOINTS_MAX_ITEMS)
     """Where clients connect."""
     replicas: Count | None = None

@@ -6,7 +6,7 @@ from pavane_operator.crds.status import State, Truth
 from pavane_operator.plan.blockers import WRITE_STOP_LIMIT
 from pavane_operator.plan.children import STATEFUL_SET, find, is_missing_or_drifted, template_drifted
 from pavane_operator.plan.gates import closed_gate
-from pavane_operator.plan.model import IN_USE, Event
+from pavane_operator.plan.model import EXPIRES_SOON, IN_USE, Event
 from pavane_operator.plan.view import View
 
 TOLD_GATES = frozenset({"WaitingForApproval"})
@@ -17,7 +17,23 @@ def standing_events(view: View) -> tuple[Event, ...]:
     """Everything of this kind that holds now."""
     told = (Event(each.reason, each.message, warning=True) for each in view.facts.warnings)
     held = (Event(IN_USE, f"it is not deleted while {', '.join(view.users)} refers to it", warning=True),)
-    return (*(held if view.users else ()), *_gates(view), *_drifts(view), *_fenced(view), *_down(view), *told)
+    return (
+        *(held if view.users else ()),
+        *_expires(view),
+        *_gates(view),
+        *_drifts(view),
+        *_fenced(view),
+        *_down(view),
+        *told,
+    )
+
+
+def _expires(view: View) -> tuple[Event, ...]:
+    end = view.observed.certificates.expires_at
+    if end is None or view.now < end - EXPIRES_SOON:
+        return ()
+    note = f"renew Secret {view.spec.tls.secret_name}: its tls.crt ends {end:%Y-%m-%d %H:%M} UTC"
+    return (Event("CertificateExpires", note, warning=True),)
 
 
 def told_down_at(view: View) -> datetime | None:

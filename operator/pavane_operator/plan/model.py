@@ -274,6 +274,10 @@ class Settings:
     """How long an image may fail to be pulled before the attempt is aborted (C5)."""
 
 
+EXPIRES_SOON = timedelta(days=14)
+"""Before a user's certificate ends he is warned: issuers by hand, and holidays, take about as long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Certificates:
     """What is to be done about the certificates of the resource; the planner knows no cryptography."""
@@ -284,6 +288,8 @@ class Certificates:
     """When there is something to do next; None = nothing by itself."""
     problem: Problem | None = None
     """Why there is no certificate, for which the user has to do something."""
+    expires_at: datetime | None = None
+    """When the certificate ends that the user gave; None = he gave none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ def _status(view: View, decision: Decision) -> Status:
             **decision.changes,
             "rollout": rollout,
             "observed_generation": view.resource.metadata_generation,
+            "certificate_expires_at": view.observed.certificates.expires_at,
             "endpoints": _endpoints(view),
             "replicas": sum(pod.follows is following for pod in view.running_pods(view.active)),
             "selector": _selector(view),

@@ -166,8 +166,16 @@ class Operator:
         blocked: dict[tuple[str, str], float] = {}
         for uid in self._uids.values():
             body = self._shared.cache.get(uid)
-            status = (body or {}).get("status") or {}
-            kind = (body or {}).get("kind", "")
+            if body is None:
+                continue
+            status, kind = body.get("status") or {}, str(body["kind"])
+            whose = {"kind": kind, **{key: str(body["metadata"][key]) for key in ("namespace", "name")}}
+            for each in status.get("conditions") or ():
+                own = {label: str(each[label]) for label in ("type", "status", "reason")}
+                yield Metric("pavane_operator_condition", {**whose, **own}, 1)
+            ends = parse_time(status.get("certificateExpiresAt"))
+            if ends is not None:
+                yield Metric("pavane_operator_certificate_expires_seconds", whose, ends.timestamp())
             generations.update((kind, str(one["role"])) for one in status.get("generations") or ())
             for blocker in (status.get("rollout") or {}).get("blockers") or ():
                 key = kind, str(blocker["reason"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +16,16 @@ from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.objects.owned import owned
 from pavane_operator.plan.children import find
-from pavane_operator.plan.model import ApplyChild, Certificates, Child, CreateChild, Manifest, Problem, Resource
+from pavane_operator.plan.model import (
+    EXPIRES_SOON,
+    ApplyChild,
+    Certificates,
+    Child,
+    CreateChild,
+    Manifest,
+    Problem,
+    Resource,
+)
 from pavane_operator.tls.certificates import (
     CLOCK_SKEW,
     Pair,
@@ -34,6 +43,7 @@ from pavane_operator.tls.names import authority_secret, certificate_secret
 FORMER_CERTIFICATE_KEY = "former.crt"
 FORMER_KEY_KEY = "former.key"
 """In `{name}-ca`: the authority that is being replaced."""
+NOTHING_GIVEN = Certificates()
 SECRET_TYPE = "kubernetes.io/tls"  # noqa: S105 - of Secrets that hold `tls.crt` and `tls.key`
 
 
@@ -86,14 +96,18 @@ def _given(resource: Resource, given: Mapping[str, Any] | None, now: datetime) -
     if missing:
         return _not_ready(f"Secret {name} lacks {', '.join(missing)}")
     pair = Pair(data[CERTIFICATE_FILE], data[KEY_FILE])
+    certificate = certificate_in(pair)
+    end = None if certificate is None else certificate.not_valid_after_utc
+    looks = (end - EXPIRES_SOON, end) if end is not None else ()
+    known = Certificates(again_at=min((at for at in looks if at > now), default=None), expires_at=end)
     fault = fault_in(pair, data[AUTHORITIES_FILE], now)
     if fault is not None:
-        return _not_ready(f"Secret {name}: {fault}")
-    return Tls(Certificates(), secured=True, credentials=_credentials(pair, data[AUTHORITIES_FILE]))
+        return _not_ready(f"Secret {name}: {fault}", known)
+    return Tls(known, secured=True, credentials=_credentials(pair, data[AUTHORITIES_FILE]))
 
 
-def _not_ready(message: str) -> Tls:
-    return Tls(Certificates(problem=Problem("ReferenceNotReady", message)), secured=True)
+def _not_ready(message: str, known: Certificates = NOTHING_GIVEN) -> Tls:
+    return Tls(replace(known, problem=Problem("ReferenceNotReady", message)), secured=True)
 
 
 def _self_signed(resource: Resource, children: tuple[Child, ...], identity: Identity, now: datetime) -> Tls:
