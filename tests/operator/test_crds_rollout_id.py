@@ -6,7 +6,13 @@ import pytest
 
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.raftcluster import RaftClusterSpec
-from pavane_operator.crds.values import DURATION_MAX_SECONDS, parse_duration, parse_quantity
+from pavane_operator.crds.values import (
+    DURATION_MAX_SECONDS,
+    parse_duration,
+    parse_quantity,
+    usual_duration,
+    usual_quantity,
+)
 
 LEAST: dict[str, Any] = {"stateMachine": "Broadcast"}
 
@@ -50,6 +56,33 @@ def test_ids_never_change_from_release_to_release(fields: dict[str, Any], expect
 )
 def test_defaults_and_fields_that_touch_no_pod_do_not_roll(fields: dict[str, Any]) -> None:
     assert _id(**fields) == _id()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"resources": {"limits": {"cpu": "1"}}}, {"resources": {"limits": {"cpu": "1000m"}}}),
+        ({"resources": {"limits": {"cpu": "1"}}}, {"resources": {"limits": {"cpu": 1}}}),
+        ({"resources": {"limits": {"memory": "256Mi"}}}, {"resources": {"limits": {"memory": "0.25Gi"}}}),
+        ({"resources": {"requests": {"memory": "0.125Gi", "cpu": "0.1"}}}, {}),
+        ({"terminationGracePeriod": "45s"}, {"terminationGracePeriod": "45000ms"}),
+        ({"terminationGracePeriod": "30000ms"}, {}),
+        ({"terminationGracePeriod": "1h"}, {"terminationGracePeriod": "60m"}),
+        ({"electionTimeout": {"min": "0s200ms"}}, {}),
+    ],
+)
+def test_equal_values_in_another_notation_do_not_roll(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert _id(**one) == _id(**other)
+
+
+@pytest.mark.parametrize("text", ["1", "100m", "1500m", "2Gi", "128Mi", "1536Mi", "1G", "1500M", "0", "0.00001"])
+def test_a_quantity_in_the_usual_notation_stays_as_it_is(text: str) -> None:
+    assert usual_quantity(text) == text
+
+
+@pytest.mark.parametrize("text", ["30s", "90s", "200ms", "1500ms", "3600s"])
+def test_a_duration_in_the_usual_notation_stays_as_it_is(text: str) -> None:
+    assert usual_duration(text) == text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
+
 from pavane_operator.plan.children import decided_replicas, is_missing_or_drifted, ordinal_in, pods_of_sets
 from pavane_operator.plan.model import Child, Manifest
 
@@ -86,3 +88,12 @@ def test_a_pod_and_its_volumes_have_the_ordinal_of_the_pod() -> None:
     assert ordinal_in("thing-12", "thing") == 12
     assert ordinal_in("data-thing-0", "thing") == 0
     assert [ordinal_in(name, "thing") for name in ("thing-x", "something-0", "thing", "thing-g1-0", "")] == [None] * 5
+
+
+@pytest.mark.parametrize(("live", "same"), [("1", True), (1, True), ("1.0", True), ("1001m", False), ("one", False)])
+def test_a_quantity_that_the_server_writes_otherwise_is_no_drift(live: object, same: bool) -> None:
+    def body(cpu: object) -> dict[str, Any]:
+        return {"kind": "ConfigMap", "metadata": {"name": "a"}, "spec": {"limits": {"cpu": cpu}}}
+
+    manifest = Manifest(body("1000m"))
+    assert is_missing_or_drifted(manifest, [Child("ConfigMap", "a", "u", "1", body(live))]) is not same

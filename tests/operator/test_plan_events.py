@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from typing import Any
 
-from pavane_operator.crds.status import State
+from pavane_operator.crds.status import State, Truth
 from pavane_operator.plan.model import ApplyChild, Problem, RunStep
 from tests.operator.model_cluster_kind import SERVING_EARLY
 from tests.operator.test_plan_status import Lab
@@ -49,6 +49,10 @@ def test_a_template_that_is_not_its_revisions_any_more_is_told() -> None:
             body["spec"]["template"] = {"spec": {"containers": []}}
         children.append(dataclasses.replace(child, body=body))
     assert standing(lab, children=tuple(children)) == ["TemplateDrift"]
+    told = {each.type: each for each in lab.status(children=tuple(children)).conditions}
+    assert told["TemplateDrift"].status is Truth.TRUE
+    assert "thing-server-g1" in told["TemplateDrift"].message
+    assert "TemplateDrift" not in {each.type for each in lab.status().conditions}
 
 
 def test_a_repair_and_a_change_of_size_after_it_are_nobody_elses_change() -> None:

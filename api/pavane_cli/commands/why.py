@@ -88,7 +88,7 @@ def _waits(document: dict[str, Any], reference: str) -> list[str]:
     status = document.get("status") or {}
     rollout = status.get("rollout") or {}
     sentences = []
-    for name in ("InUse", "Stalled", "Ready", "UpToDate", *OWN):
+    for name in ("InUse", "Stalled", "Ready", "UpToDate", "TemplateDrift", *OWN):
         found = condition(document, name)
         if name in OWN and name not in _lacking(document):
             continue
@@ -143,7 +143,7 @@ def _state_sentence(document: dict[str, Any], reference: str) -> str:
 
 
 def _is_fine(condition: dict[str, Any]) -> bool:
-    bad_when_true = condition["type"] in {"InUse", "Stalled", "Reconciling"}
+    bad_when_true = condition["type"] in {"InUse", "Stalled", "Reconciling", "TemplateDrift"}
     return condition.get("status") == ("False" if bad_when_true else "True")
 
 

@@ -1,5 +1,6 @@
 """The spec that all kinds share, and the rollout id over its pod-affecting fields (docs/specs/operator.md 1.2, 2.2)."""
 
+import functools
 import hashlib
 import json
 from enum import StrEnum
@@ -209,7 +210,7 @@ def pod_fields(spec: Model) -> dict[str, Any]:
             inner = pod_fields(value)
             if inner:
                 found[alias] = inner
-        elif _mark(info) is Mark.POD and value is not None and value != _default(info):
+        elif _mark(info) is Mark.POD and value is not None and dumped[alias] != _defaults(type(spec)).get(alias, ...):
             found[alias] = _without_nulls(dumped[alias])
     return found
 
@@ -220,9 +221,10 @@ def rollout_id(kind: str, spec: CommonSpec) -> str:
     return hashlib.sha256(f"pavane-rollout-v1\0{kind}\0{text}".encode()).hexdigest()[:ROLLOUT_ID_DIGITS]
 
 
-def _default(info: FieldInfo) -> Any:
-    # FieldInfo.get_default inspects the factory's signature each time; ours take no argument.
-    return info.default if info.default_factory is None else info.default_factory()  # type: ignore[call-arg]
+@functools.cache
+def _defaults(model: type[Model]) -> dict[str, Any]:
+    """What the fields of a model are dumped as where nobody sets them."""
+    return model.model_construct().model_dump(mode="json", by_alias=True)
 
 
 def _mark(info: FieldInfo) -> Mark | None:

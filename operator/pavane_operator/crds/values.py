@@ -5,7 +5,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, PlainSerializer, WithJsonSchema
 
 DURATION_MAX_CHARACTERS = 32
 """Room for every unit once with six digits each."""
@@ -23,23 +23,6 @@ _MULTIPLES = {
     **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", start=1)},
 }
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=DURATION_MAX_CHARACTERS)]
-"""A time span such as `30s` or `1h30m`."""
-Quantity = Annotated[
-    Annotated[int, Field(strict=True, ge=0)]
-    | Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=QUANTITY_MAX_CHARACTERS)],
-    WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            "pattern": QUANTITY_PATTERN,
-            "maxLength": QUANTITY_MAX_CHARACTERS,
-            "minimum": 0,
-        }
-    ),
-]
-"""A Kubernetes quantity such as `2Gi` or `100m`; a plain number counts units."""
 
 
 def parse_duration(text: str) -> timedelta:
@@ -67,3 +50,42 @@ def parse_quantity(value: int | str) -> Decimal:
         raise ValueError(message)
     number = text.rstrip("mkMGTPEKi")
     return Decimal(number) * _MULTIPLES[text[len(number) :]]
+
+
+def usual_duration(text: str) -> str:
+    """The same time span as every other notation of it is written: in seconds, or else in milliseconds."""
+    milliseconds = parse_duration(text) // timedelta(milliseconds=1)
+    return f"{milliseconds}ms" if milliseconds % 1000 else f"{milliseconds // 1000}s"
+
+
+def usual_quantity(value: int | str) -> str:
+    """The same quantity as every other notation of it is written: the shortest one."""
+    number = parse_quantity(value)
+    forms = [
+        f"{int(number / multiple)}{unit}"
+        for unit, multiple in _MULTIPLES.items()
+        if number == number // multiple * multiple
+    ]
+    return min(forms, key=len, default=str(value))
+
+
+Duration = Annotated[
+    str,
+    Field(pattern=DURATION_PATTERN, max_length=DURATION_MAX_CHARACTERS),
+    PlainSerializer(usual_duration, when_used="json"),
+]
+"""A time span such as `30s` or `1h30m`."""
+Quantity = Annotated[
+    Annotated[int, Field(strict=True, ge=0)]
+    | Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=QUANTITY_MAX_CHARACTERS)],
+    PlainSerializer(usual_quantity, when_used="json"),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "pattern": QUANTITY_PATTERN,
+            "maxLength": QUANTITY_MAX_CHARACTERS,
+            "minimum": 0,
+        }
+    ),
+]
+"""A Kubernetes quantity such as `2Gi` or `100m`; a plain number counts units."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pavane_operator.crds.values import usual_quantity
 from pavane_operator.plan.model import REPLICAS_ANNOTATION, Child, Manifest
 
 STATEFUL_SET = "StatefulSet"
@@ -98,4 +99,12 @@ def _contains(live: Any, intent: Any) -> bool:
             and len(live) == len(intent)
             and all(_contains(one, other) for one, other in zip(live, intent, strict=True))
         )
-    return bool(live == intent)
+    return bool(live == intent) or ((usual := _usual(intent)) is not None and usual == _usual(live))
+
+
+def _usual(value: Any) -> str | None:
+    """A quantity as every notation of it is written, for a server has its own; None for anything else."""
+    try:
+        return usual_quantity(value)
+    except ValueError:
+        return None

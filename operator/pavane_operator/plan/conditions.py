@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
 from pavane_operator.plan.blockers import BEYOND_REPAIR, HANDING_OVER, WRITE_STOP_LIMIT, active_down, cause
-from pavane_operator.plan.model import DELETE_IN_USE_ANNOTATION, IN_USE, Problem
+from pavane_operator.plan.model import DELETE_IN_USE_ANNOTATION, IN_USE, TEMPLATE_DRIFT, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import View
 from pavane_operator.plan.volumes import CANNOT_GROW, RESIZING, growth_problem
@@ -54,6 +54,13 @@ def conditions(view: View, status: Status) -> list[Condition]:
         verdicts[IN_USE] = _Verdict(Truth.TRUE, "Referenced", f'{text}="true" to give it up')
     elif view.resource.deleted_at is not None:
         verdicts[IN_USE] = _Verdict(Truth.FALSE, "Released")
+    if view.drifted:
+        verdicts[TEMPLATE_DRIFT] = _Verdict(
+            Truth.TRUE,
+            "ChangedByHand",
+            f"somebody changed the pod template of StatefulSet {', '.join(view.drifted)}: pods that start are made of "
+            "that. Delete it with --cascade=orphan: the operator makes it again as it was, and the pods stay",
+        )
     for own in view.facts.conditions:
         truth = Truth.UNKNOWN if own.status is None else Truth.TRUE if own.status else Truth.FALSE
         verdicts[own.type] = _Verdict(truth, own.reason, own.message)

@@ -4,9 +4,8 @@ from datetime import datetime
 
 from pavane_operator.crds.status import State, Truth
 from pavane_operator.plan.blockers import WRITE_STOP_LIMIT
-from pavane_operator.plan.children import STATEFUL_SET, find, is_missing_or_drifted, template_drifted
 from pavane_operator.plan.gates import closed_gate
-from pavane_operator.plan.model import EXPIRES_SOON, IN_USE, Event
+from pavane_operator.plan.model import EXPIRES_SOON, IN_USE, TEMPLATE_DRIFT, Event
 from pavane_operator.plan.view import View
 
 TOLD_GATES = frozenset({"WaitingForApproval"})
@@ -57,21 +56,9 @@ def _gates(view: View) -> tuple[Event, ...]:
 
 
 def _drifts(view: View) -> tuple[Event, ...]:
-    """StatefulSets of the active generation whose template is not that of its revision any more (4.3)."""
-    if view.state is not State.IDLE or not view.active:
-        return ()
     return tuple(
-        Event(
-            "TemplateDrift",
-            f"somebody changed the pod template of StatefulSet {manifest.name}: no pod is replaced for it, and the "
-            "next generation is rendered from the spec",
-        )
-        for manifest in view.manifests(view.active)
-        if manifest.kind == STATEFUL_SET
-        and (live := find(view.observed.children, manifest.kind, manifest.name)) is not None
-        and template_drifted(manifest, live)
-        # A repair changes our own intent, and so the hash beside the template: then it is nobody else's change.
-        and not is_missing_or_drifted(manifest, view.observed.children)
+        Event(TEMPLATE_DRIFT, f"somebody changed the pod template of StatefulSet {name}: no pod is replaced for it")
+        for name in view.drifted
     )
 
 

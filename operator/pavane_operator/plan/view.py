@@ -10,7 +10,13 @@ from pavane.wire.stages import Stage
 from pavane_operator.crds.rollout import parse_repair
 from pavane_operator.crds.status import State
 from pavane_operator.crds.values import parse_duration
-from pavane_operator.plan.children import pods_of_sets
+from pavane_operator.plan.children import (
+    STATEFUL_SET,
+    find,
+    is_missing_or_drifted,
+    pods_of_sets,
+    template_drifted,
+)
 from pavane_operator.plan.intent import Intent
 from pavane_operator.plan.model import Pod, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION, repair_of
@@ -96,6 +102,21 @@ class View(Intent):
     def caught_up(self) -> bool:
         """Whether the next generation has caught up (D5)."""
         return self.stable_at is not None and self.stable_at <= self.now
+
+    @cached_property
+    def drifted(self) -> list[str]:
+        """StatefulSets that serve and whose template is not that of their revision any more (4.3)."""
+        if self.state is not State.IDLE or not self.active:
+            return []
+        return [
+            manifest.name
+            for manifest in (*self.manifests(self.active), *self.standing)
+            if manifest.kind == STATEFUL_SET
+            and (live := find(self.observed.children, manifest.kind, manifest.name)) is not None
+            and template_drifted(manifest, live)
+            # A repair changes our own intent, and so the hash beside the template: then it is nobody else's change.
+            and not is_missing_or_drifted(manifest, self.observed.children)
+        ]
 
     # ---- what cannot be, and repairs in place
 
