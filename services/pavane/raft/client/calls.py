@@ -7,7 +7,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeAlias, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from pavane.raft.errors import (
     Code,
@@ -79,8 +79,7 @@ class Elsewhere:
     leader: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Done(Generic[Result]):
+class Done(NamedTuple, Generic[Result]):
     """The call has its result."""
 
     value: Result

@@ -319,7 +319,11 @@ class RaftClient:
         repeats = self._check_reqid(reqid)
         call = ChangeMembersCall(reqid, members, min(timeout_s, TIMEOUT_S_MAX))
         call.repeats = repeats
-        return await self._learning(self._run(call))
+        try:
+            return await self._run(call)
+        except (Expired, ReqidTaken) as error:
+            await self._learn(error)
+            raise
 
     async def clock_ahead_s(self) -> float:
         """Return how far the leader's clock is ahead of this one's; ``Unreachable`` if it does not tell (originals)."""
@@ -367,60 +371,66 @@ class RaftClient:
         timeout_s: float,
     ) -> Result:
         """Run a call that appends ``size`` bytes, within the window of those under way; its span says the index."""
-        self._check_open()
-        if reqid is None:
-            end_s = self._loop.time() + timeout_s
-            return await self.under_new_reqid(
-                lambda id_: self._write(span_name, size, index_of, make, id_, end_s - self._loop.time())
-            )
-        repeats = self._check_reqid(reqid)
-        timeout_s = min(timeout_s, TIMEOUT_S_MAX)
-        if not self._traced:
-            # A span that goes nowhere costs a third more.
-            return await self._learning(self._write_within(size, make, reqid, timeout_s, repeats=repeats))
-        with self._tracer.start_as_current_span(
-            span_name,
-            kind=SpanKind.CLIENT,
-            links=[link(derived("raft", "", reqid))],
-            attributes={
-                rpc_attributes.RPC_SYSTEM_NAME: "raft",
-                rpc_attributes.RPC_METHOD: span_name.removeprefix("raft/"),
-                REQID_ATTRIBUTE: reqid.hex(),
-            },
-        ) as span:
-            result = await self._learning(self._write_within(size, make, reqid, timeout_s, repeats=repeats))
-            span.set_attribute(INDEX_ATTRIBUTE, index_of(result))
-        return result
+        if not self._open:
+            self._check_open()
+        tries = NEW_IDS if reqid is None else 1
+        repeats = reqid is not None and self._check_reqid(reqid)
+        end_s = self._loop.time() + min(timeout_s, TIMEOUT_S_MAX)
+        # One flat loop and no wrapper: each coroutine on the way to the answer costs as much as encoding the update.
+        while True:
+            tries -= 1
+            id_ = self._ids.reqid() if reqid is None else reqid
+            try:
+                if not self._traced:  # a span that goes nowhere costs a third more
+                    return await self._write_within(size, make, id_, end_s, repeats)
+                with self._tracer.start_as_current_span(
+                    span_name,
+                    kind=SpanKind.CLIENT,
+                    links=[link(derived("raft", "", id_))],
+                    attributes={
+                        rpc_attributes.RPC_SYSTEM_NAME: "raft",
+                        rpc_attributes.RPC_METHOD: span_name.removeprefix("raft/"),
+                        REQID_ATTRIBUTE: id_.hex(),
+                    },
+                ) as span:
+                    result = await self._write_within(size, make, id_, end_s, repeats)
+                    span.set_attribute(INDEX_ATTRIBUTE, index_of(result))
+                return result
+            except (Expired, ReqidTaken) as error:
+                await self._learn(error)
+                if error.sent_before or not tries:
+                    raise
 
     async def _write_within(
-        self, size: int, make: Callable[[bytes, float], Call[Result]], reqid: bytes, timeout_s: float, *, repeats: bool
+        self, size: int, make: Callable[[bytes, float], Call[Result]], reqid: bytes, end_s: float, repeats: bool
     ) -> Result:
+        timeout_s = end_s - self._loop.time()
         if not self._window.try_enter(size):
-            began_s = self._loop.time()
+            self._check_open()
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._window.enter(size)
             except TimeoutError:
                 raise Unreachable(self._peers, timeout_s, reqid) from None
-            timeout_s -= self._loop.time() - began_s
+            timeout_s = end_s - self._loop.time()
         try:
             call = make(reqid, timeout_s)
             call.repeats = repeats
-            return await self._run(call)
+            result = self._start(call)
+            try:
+                return await result
+            finally:
+                self._forget(call)
         finally:
             self._window.leave(size)
 
-    async def _learning(self, write: Awaitable[Result]) -> Result:
-        """Wait for ``write``; if its id is refused, see to it that the next ones are not."""
-        try:
-            return await write
-        except ReqidTaken:
+    async def _learn(self, refused: Expired | ReqidTaken) -> None:
+        """See to it that the next ids are not refused as this one was."""
+        if isinstance(refused, ReqidTaken):
             self._ids.begin_anew()
-            raise
-        except Expired:
+        else:
             with suppress(RaftError):  # it is refused as well if nobody tells the time
                 self._ids.follow(await self._run(ClockCall(self._call_id(), CLOCK_S)))
-            raise
 
     def _check_reqid(self, reqid: bytes) -> bool:
         """Say whether something may have been sent under this id; raises ``ValueError``, ``UnderWay``."""
