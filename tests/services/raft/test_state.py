@@ -17,7 +17,7 @@ from pavane.raft.state.configuration import (
     generation_of,
     needs_resolving,
 )
-from pavane.raft.state.dedup import DedupTable, Freshness
+from pavane.raft.state.dedup import BEYOND_FLOOR_S, DedupTable, Freshness, id_clock
 from pavane.raft.state.log import Log
 from pavane.raft.state.quorum import has_majority, majority_value
 from pavane.raft.state.roles import TRANSITIONS, Role
@@ -158,6 +158,16 @@ def test_freshness_is_a_window_about_now(second: int, fresh: bool) -> None:
 
 
 # --- log -----------------------------------------------------------------------------------------------------------
+
+
+def test_ids_of_the_future_move_the_floor_no_further_than_the_margin_and_then_as_time_goes() -> None:
+    """Whoever fills the table again and again with the greatest id that is taken moves all others' ids out of it."""
+    freshness, table, wall_s = Freshness(ttl_s=28_800, margin_s=900), DedupTable(ids_max=2), 100_000
+    for index in range(60):  # that is 20 times as many ids as the table holds
+        newest = max(at for at in range(wall_s, wall_s + 4000) if freshness.fresh(reqid(at), wall_s, table.floor))
+        table.add(reqid(newest, index), index)
+    assert table.floor <= wall_s + 900 + 20 * BEYOND_FLOOR_S
+    assert freshness.fresh(reqid(id_clock(wall_s, table.floor)), wall_s, table.floor)
 
 
 def test_the_log_agrees_with_a_list_under_random_appends_and_truncations() -> None:

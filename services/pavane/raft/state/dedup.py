@@ -14,6 +14,8 @@ from pavane.raft.wire.snapshot import ID_BYTES, IdGroup, decode_digests, decode_
 DEDUP_IDS_MAX = 1_000_000  # about 28 MB of table; the retry window shrinks to this many updates
 YOUNG_S = 5  # ids of the last seconds still come in by the thousand; older seconds are packed
 LATE_MAX = 1024  # late ids of a packed second are merged into it when there are so many
+# A floor ahead of the clock moves by so many seconds at most for DEDUP_IDS_MAX updates, and those take as long.
+BEYOND_FLOOR_S = 60
 _SECOND_BYTES = 4
 
 
@@ -232,7 +234,7 @@ class Freshness:
     def fresh(self, reqid: bytes, wall_s: int, floor: int) -> bool:
         """Judge ``reqid`` by the clock and by the floor of the table."""
         second = reqid_second(reqid)
-        newest = id_clock(wall_s, floor) + self.margin_s
+        newest = max(wall_s + self.margin_s, floor + BEYOND_FLOOR_S)
         return second > floor and wall_s - (self.ttl_s - self.margin_s) <= second <= newest
 
 
