@@ -47,7 +47,7 @@ from pavane.raft.core.outputs import (
     UpdateDone,
 )
 from pavane.raft.errors import Code, DropReason
-from pavane.raft.machine import Broadcast, Compactor, Dispatcher, StateMachine
+from pavane.raft.machine import Broadcast, Compactor, Dispatcher, StateMachine, dispatched
 from pavane.raft.machines import KeyValue
 from pavane.raft.room import Room
 from pavane.raft.snapshotting import CannotCompact, Snapshotter
@@ -76,6 +76,8 @@ NO_ROOM_MS = 1000  # told to those whose updates have no room: by then it is loo
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
 DROP_LINE_S = 10.0  # one line for each reason in so long: who sends rubbish must not fill the log (3.4)
 OFFER_PAUSE_S = 2.0  # between two looks for a file that an application makes by the hour
+PUT_OFF_MESSAGES = 64  # 8 MiB each turn at most; what comes behind them waits in the ROUTER
+SIGN_OF_LIFE = [b"^"]
 _UPDATE_TYPES = ([b"="], [b"pv.kv"], [b"pv.update"])
 # Messages among peers, which are handled before those of clients of the same batch (7.6).
 _PEER_TYPES = frozenset({b"?", b"+", b"$", b"pv.vote", b"pv.append", b"pv.snapshot", b"pv.now"})
@@ -179,7 +181,7 @@ class Adapter:
         recovered = storage.take_recovered()
         rng = random.Random()  # noqa: S311
         asked = machine if isinstance(machine, KeyValue) else None
-        dispatch = partial(_dispatched, machine) if isinstance(machine, Dispatcher) else None
+        dispatch = partial(dispatched, machine) if isinstance(machine, Dispatcher) else None
         compacts = isinstance(machine, Compactor) or not isinstance(machine, Broadcast)
         self.core = Core(config, recovered, storage, rng, self.now(), stage, asked, dispatch, compacts=compacts)
         self._writer = Writer(storage.appender(), self._stored_in_thread, self._failed_in_thread)
@@ -188,6 +190,7 @@ class Adapter:
         self._order = itertools.count()
         self._stored = 0
         self._turn_planned = False
+        self._put_off: list[tuple[Route, list[bytes]]] = []  # requests that wait for room in the storage queue
         self._tasks: set[asyncio.Task[None]] = set()
         self._snapshotter = Snapshotter(storage, machine)
         self._saved = asyncio.Event()  # set by each snapshot
@@ -330,14 +333,27 @@ class Adapter:
         if self._halted or self._draining or self._sockets is None:
             return
         try:
-            # With a full storage queue nothing that comes in could be made durable; the ROUTER keeps it meanwhile.
-            self._give(self._sockets.poll(requests=not self._writer.is_full))
+            self._give(self._sockets.poll(requests=self._takes_requests()))
             self._timers()
             self._run_core()
-            if not self._halted and self._sockets.has_input(requests=not self._writer.is_full):
+            if not self._halted and self._sockets.has_input(requests=self._takes_requests()):
                 self.wake()
         except Exception as error:
             self._bug(error)
+
+    def _takes_requests(self) -> bool:
+        return not self._writer.is_full or len(self._put_off) < PUT_OFF_MESSAGES
+
+    def _admitted(self, requests: list[tuple[Route, list[bytes]]]) -> list[tuple[Route, list[bytes]]]:
+        """Return what can be handled now. With a full storage queue nothing could be made durable.
+
+        Signs of life are answered all the same: else every client would take this peer's connection for dead.
+        """
+        waiting, self._put_off = self._put_off + requests, []
+        if not self._writer.is_full:
+            return waiting
+        self._put_off = [each for each in waiting if each[1][1:2] != SIGN_OF_LIFE]
+        return [each for each in requests if each[1][1:2] == SIGN_OF_LIFE]
 
     def _bug(self, error: Exception) -> None:
         """End after an exception that only a mistake of ours can raise: half a turn could break what was promised."""
@@ -354,7 +370,7 @@ class Adapter:
             self.core.reply(to.peer, to.channel, frames, now)
         self._look_for_room()
         clients = []
-        for route, frames in found.requests:
+        for route, frames in self._admitted(found.requests):
             if len(frames) > 1 and frames[1] in _PEER_TYPES:
                 self.core.receive(route, frames, now)
             else:
@@ -581,12 +597,3 @@ class Adapter:
         else:
             self._storage.mark()
             self._flush()
-
-
-def _dispatched(machine: Dispatcher, kind: bytes, arguments: Frames, leads: bool) -> Sequence[bytes] | None:
-    """Let the application answer; a request that it fails at is dropped, for a client must not end a peer."""
-    try:
-        return machine.dispatch(kind, arguments, leads=leads)
-    except Exception as error:
-        _logger.error("the application's state machine failed at a request", exc_info=error)
-        return None

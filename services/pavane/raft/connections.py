@@ -153,12 +153,18 @@ class Connections:
         self._look_again = self._loop.call_later(pause_s, self._look_at_memory)
 
     def _take_heard(self) -> None:
+        mixed: set[int] = set()
         for frame in self.heard.values():
             number = frame.get(_CAME_ON)
             self._heard.add(number)
-            if self._named and number not in self._names:
-                self._names[number] = str(frame.get(_NAME))
+            if self._named:
+                name = str(frame.get(_NAME))
+                if self._names.setdefault(number, name) != name:
+                    mixed.add(number)
         self.heard.clear()
+        # A message that had waited came on a connection that is gone; its descriptor is another's by now.
+        for key in [key for key in self._open if key[1] in mixed] if mixed else ():
+            self._refuse(key, "a connection is ended that may count under the name of an older one; it is made anew")
 
     def _end_unfinished(self, resident: int) -> None:
         unfinished: dict[tuple[Socket, int], int] = {}

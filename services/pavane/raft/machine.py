@@ -1,5 +1,6 @@
 """What applies committed entries (docs/specs/raft.md 12.1), and the machine that applies nothing (12.10)."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from typing import Protocol, runtime_checkable
@@ -8,6 +9,8 @@ from pavane.raft.config import BROADCAST, MACHINES
 from pavane.raft.machines import KeyValue, Tree
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.wire.frames import Frames
+
+_logger = logging.getLogger(__name__)
 
 ENTRY_POINTS = "pavane.raft.machines"
 """The group in which an installed package offers machines of its own, each under its name (12.10)."""
@@ -140,3 +143,12 @@ def machine_of(name: str) -> StateMachine:
             "pavane.raft.machine.StateMachine"
         )
     return machine
+
+
+def dispatched(machine: Dispatcher, kind: bytes, arguments: Frames, leads: bool) -> Sequence[bytes] | None:
+    """Let the application answer; a request that it fails at is dropped, for a client must not end a peer."""
+    try:
+        return machine.dispatch(kind, arguments, leads=leads)
+    except Exception as error:
+        _logger.error("the application's state machine failed at a request", exc_info=error)
+        return None

@@ -3,14 +3,17 @@
 import asyncio
 import logging
 import resource
+import socket
 from pathlib import Path
+from typing import cast
 
 import pytest
+import zmq
 
 from pavane.raft import connections
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
-from pavane.raft.connections import CONNECTIONS_MAX, DESCRIPTORS_KEPT, connections_max
+from pavane.raft.connections import CONNECTIONS_MAX, DESCRIPTORS_KEPT, Connections, connections_max
 from pavane.raft.server import RaftServer
 from tests.services.eventually import eventually
 from tests.services.raft.crowd import Member, message
@@ -97,3 +100,29 @@ async def test_a_peer_of_few_files_serves_those_who_are_there(peers: Peers) -> N
 def test_what_may_be_open_limits_the_connections(monkeypatch: pytest.MonkeyPatch, files: int, most: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
     assert connections_max() == most
+
+
+class Said:
+    """The first frame of a message, as ØMQ says whose it is."""
+
+    def __init__(self, number: int, name: str) -> None:
+        self._known: dict[object, object] = {zmq.SRCFD: number, "User-Id": name}
+
+    def get(self, option: object) -> object:
+        return self._known[option]
+
+
+async def test_a_connection_that_may_count_under_the_name_of_an_older_one_ends() -> None:
+    """A message of a connection that is gone was read when its descriptor was another's already."""
+    here, there = socket.socketpair()
+    with zmq.Context() as context, context.socket(zmq.PAIR) as monitor, here, there:
+        found = Connections([], context, asyncio.get_running_loop(), named=True)
+        key = monitor, here.fileno()
+        found._open[key], found._before[key] = None, 0
+        counts = []
+        for route, name in ((b"gone", "struck off"), (b"gone", "struck off"), (b"here", "listed")):
+            found.heard[route] = cast("zmq.Frame", Said(here.fileno(), name))
+            found.end_all_but(lambda _: True)
+            counts.append(found.count)
+        found.close()
+    assert counts == [1, 1, 0]

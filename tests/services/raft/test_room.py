@@ -1,5 +1,6 @@
 """A peer whose volume is full (13.4)."""
 
+import asyncio
 import os
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ from pavane.raft.core import transfer
 from pavane.raft.errors import Code, RaftError
 from pavane.raft.machines import SetLevel, encode_command
 from pavane.raft.wire import PvKv, PvReply, PvUpdate, PvUpdateReply, UpdateItem, decode_reply
+from pavane.wal import Writer
 from pavane.wal.files import DiskFolder
 from tests.services.eventually import eventually
 from tests.services.raft.peers import IDENT, leads, places, started, written
@@ -66,6 +68,24 @@ async def test_a_leader_stops_taking_updates_before_its_disk_is_full_and_goes_on
             assert "the volume is full" in (server.full() or "")
         assert await client.update(b"room again") == first + 1
         assert server.full() is None
+
+
+async def test_signs_of_life_are_answered_while_the_storage_queue_is_full(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [place] = places(tmp_path, 1)
+    server = await started(stack, place.server())
+    async with RaftClient([place.url], IDENT) as client:
+        first = await client.update(b"room")
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "is_full", True)
+            waiting = asyncio.ensure_future(client.update(b"waits"))
+            for _ in range(3):
+                assert (await client.configuration(timeout_s=WAIT_MS / 1000)).is_leader
+            assert not waiting.done()
+        assert server._adapter is not None
+        server._adapter.wake()  # as the next completion of the storage does
+        assert await waiting == first + 1
 
 
 async def test_a_small_volume_keeps_a_part_of_itself_free(

@@ -316,9 +316,8 @@ class RaftClient:
         members: PeerList = tuple((peer, url) for peer, url in peers)
         if reqid is None:
             return await self.under_new_reqid(lambda id_: self.change_members(peers, reqid=id_, timeout_s=timeout_s))
-        repeats = self._check_reqid(reqid)
         call = ChangeMembersCall(reqid, members, min(timeout_s, TIMEOUT_S_MAX))
-        call.repeats = repeats
+        call.repeats = self._check_reqid(reqid)
         try:
             return await self._run(call)
         except (Expired, ReqidTaken) as error:
@@ -354,9 +353,7 @@ class RaftClient:
         if "://" in peer:
             split_url(peer)
             return peer
-        url = self._procedure.url_of(peer)
-        if url is None:
-            url = dict((await self.configuration()).peers).get(peer)
+        url = self._procedure.url_of(peer) or dict((await self.configuration()).peers).get(peer)
         if url is None:
             raise ValueError(f"{peer!r} is no member of the cluster; give its url")
         return url
@@ -437,10 +434,9 @@ class RaftClient:
         if len(reqid) != REQID_BYTES:
             raise ValueError(f"a request id has {REQID_BYTES} bytes, not {len(reqid)}")
         self._check_free(reqid)
-        if reqid not in self._unsent:
-            return True
-        self._unsent.remove(reqid)
-        return False
+        unsent = reqid in self._unsent
+        self._unsent.discard(reqid)
+        return not unsent
 
     def _check_free(self, call_id: bytes) -> None:
         """Raise ``UnderWay`` if a call has this id, also one that is answered but whose caller has not gone on yet."""
@@ -580,12 +576,7 @@ class _KeySession:
     async def command(self, command: Command, reqid: bytes | None, timeout_s: float) -> Outcome:
         data = encode_command(command)
         return await self._client._write(
-            "raft/pv.kv",
-            len(data),
-            lambda outcome: outcome.revision,
-            lambda id_, left_s: CommandCall(id_, data, left_s),
-            reqid,
-            timeout_s,
+            "raft/pv.kv", len(data), _revision, lambda id_, left_s: CommandCall(id_, data, left_s), reqid, timeout_s
         )
 
     async def read(self, ops: Sequence[ReadOp], timeout_s: float) -> Outcome:
