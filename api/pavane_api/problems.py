@@ -123,6 +123,12 @@ class LeaseEnded(Problem):
     status, kind, title = 410, "lease-ended", "Lease ended"
 
 
+class Trimmed(Problem):
+    """The log does not keep such old transactions any more."""
+
+    status, kind, title = 410, "trimmed", "Trimmed"
+
+
 class PreconditionFailed(Problem):
     """If-Match does not name the present version, or If-None-Match met an existing resource."""
 
@@ -222,6 +228,7 @@ _PROBLEMS: Mapping[tuple[type[Exception], int | None], type[Problem]] = {
     (waltz.Conflict, None): LockConflict,
     (waltz.OutcomeUnknown, None): OutcomeUnknown,
     (waltz.NotFound, None): NotFound,
+    (waltz.Trimmed, None): Trimmed,
     (waltz.Unavailable, None): Unavailable,
     (waltz.Rejected, RejectCode.TOO_LARGE): TooLarge,
     (waltz.Rejected, RejectCode.BAD_REQUEST): BadRequest,

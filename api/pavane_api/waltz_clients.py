@@ -67,6 +67,8 @@ def problem_of(error: errors.WaltzError, name: str) -> Problem:
             return problem(f"{error}.")
         case errors.Unavailable():
             return problem(f"{error}. {_waits(name)}", headers={"Retry-After": "1"})
+        case errors.Trimmed():
+            return problem(f"{str(error).removeprefix('TRIMMED: ')}.")
     return problem(str(error))
 
 

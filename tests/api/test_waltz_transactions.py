@@ -78,6 +78,19 @@ async def test_append_list_get_stream_and_partitions(api: Plane, cluster: Cluste
     ]
 
 
+async def test_a_partition_is_trimmed_by_who_may_delete_and_readers_are_told(api: Plane) -> None:
+    for data in (b"a", b"b", b"c"):
+        await api.http.post(f"{BASE}/0/transactions", content=data)
+    trimmed = {"partition": 0, "formerFirst": 0, "first": 2, "highWaterMark": 2}
+    for query in ("before=2&dryRun=true", "before=2"):
+        assert (await api.http.get(f"{BASE}/0/transactions/1")).status_code == 200
+        answer = await api.http.post(f"{BASE}/0/trim?{query}")
+        assert (answer.status_code, answer.json()) == (200, trimmed)
+    gone = await api.http.get(f"{BASE}/0/transactions/1")
+    assert (gone.status_code, gone.json()["type"].rpartition("/")[2]) == (410, "trimmed")
+    assert (await api.http.get(f"{BASE}/0/transactions?from=2")).json()["nextFrom"] == 3
+
+
 async def test_what_cannot_be_done_is_a_problem(api: Plane, cluster: Cluster) -> None:
     for method, path, status, words in (
         ("POST", "/0/transactions?write=account", 400, "looks like account/7"),

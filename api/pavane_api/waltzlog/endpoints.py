@@ -16,7 +16,13 @@ from pavane_api.bodies import OCTETS, bounded
 from pavane_api.control import Control, Shared
 from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_api.problems import BadRequest, Problem, responses
-from pavane_api.waltzlog.schemas import AppendedTransaction, LogPartitions, LogTransaction, LogTransactions
+from pavane_api.waltzlog.schemas import (
+    AppendedTransaction,
+    LogPartitions,
+    LogTransaction,
+    LogTransactions,
+    TrimmedPartition,
+)
 
 TRANSACTIONS_MAX = 1000  # per answer
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # data per answer; a single larger transaction is still sent whole
@@ -27,6 +33,7 @@ router = APIRouter(prefix="/namespaces/{namespace}/waltzclusters/{name}/partitio
 
 MayGet = Annotated[object, Depends(may("get", WALTZ_CLUSTERS))]
 MayUpdate = Annotated[object, Depends(may("update", WALTZ_CLUSTERS))]
+MayDelete = Annotated[object, Depends(may("delete", WALTZ_CLUSTERS))]
 Number = Annotated[int, Path(ge=0, le=(1 << 31) - 1, description="Which partition, from 0")]
 Txid = Annotated[int, Path(ge=0, le=TXID_MAX, description="Its place in the partition, from 0")]
 Locks = Annotated[list[str], Query(max_length=1000, description="Lock, NAME/NUMBER, for example account/7")]
@@ -83,7 +90,7 @@ async def append(
     response_model=LogTransactions,
     responses={
         200: {"model": LogTransactions, "content": {"text/event-stream": {}}, "description": "A page, or a stream"},
-        **responses(problems.NotFound, problems.Conflict),
+        **responses(problems.NotFound, problems.Conflict, problems.Trimmed),
     },
 )
 async def transactions(
@@ -112,7 +119,7 @@ async def transactions(
     "/{partition}/transactions/{transaction}",
     operation_id="get_transaction",
     response_model=LogTransaction,
-    responses=responses(problems.NotFound),
+    responses=responses(problems.NotFound, problems.Trimmed),
 )
 async def transaction(
     control: Shared, _: MayGet, namespace: str, name: str, partition: Number, transaction: Txid
@@ -121,6 +128,27 @@ async def transaction(
     async with control.waltz.of(namespace, name) as log:
         _check(log, partition)
         return LogTransaction.of(await log.get(partition, transaction))
+
+
+@router.post(
+    "/{partition}/trim",
+    operation_id="trim_partition",
+    response_model=TrimmedPartition,
+    responses=responses(problems.NotFound, problems.Conflict),
+)
+async def trim(
+    control: Shared,
+    _: MayDelete,
+    namespace: str,
+    name: str,
+    partition: Number,
+    before: Annotated[int, Query(ge=0, le=TXID_MAX, description="The first transaction that is kept")],
+    dry_run: Annotated[bool, Query(alias="dryRun", description="Give nothing up, only say what would be")] = False,
+) -> TrimmedPartition:
+    """Give up all transactions before one, for good: nobody can read them any more."""
+    async with control.waltz.of(namespace, name) as log:
+        _check(log, partition)
+        return TrimmedPartition.of(partition, await log.trim(partition, before, dry_run=dry_run))
 
 
 async def _page(log: Waltz, partition: int, start: int, limit: int) -> LogTransactions:

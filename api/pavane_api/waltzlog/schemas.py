@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from pavane.waltz.client import NotFound, PartitionInfo, Rejected, Transaction, Unavailable, Waltz
+from pavane.waltz.client import NotFound, PartitionInfo, Rejected, Transaction, Trim, Unavailable, Waltz
 
 
 class Document(BaseModel):
@@ -95,3 +95,21 @@ class LogTransactions(Document):
     """In the order of their numbers."""
     next_from: int
     """Where the next page begins."""
+
+
+class TrimmedPartition(Document):
+    """What a trim has left of a partition, or would."""
+
+    partition: int
+    """Its number."""
+    former_first: int
+    """The first transaction before."""
+    first: int
+    """The first transaction now."""
+    high_water_mark: int
+    """The last transaction, -1 if there is none."""
+
+    @classmethod
+    def of(cls, partition: int, trim: Trim) -> Self:
+        """Show the answer of a server."""
+        return cls(partition=partition, former_first=trim.former, first=trim.first, high_water_mark=trim.hwm)

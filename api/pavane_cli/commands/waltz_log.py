@@ -1,4 +1,4 @@
-"""``pavane waltz append|feed|get|hwm|partitions``."""
+"""``pavane waltz append|feed|get|hwm|partitions|trim``."""
 
 import base64
 import json
@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import typer
 
 from pavane.waltz.client import Lock
-from pavane_api.waltzlog.schemas import AppendedTransaction, LogPartitions, LogTransaction, Partition
+from pavane_api.waltzlog.schemas import AppendedTransaction, LogPartitions, LogTransaction, Partition, TrimmedPartition
 from pavane_cli import output
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
@@ -140,6 +140,32 @@ def partitions(reach: WaltzReach, form: Output = Format.TABLE) -> None:
         (each.partition, each.server or "none", each.generation, each.stage, each.high_water_mark) for each in found
     ]
     output.table(("PARTITION", "SERVER", "GENERATION", "STAGE", "HWM"), rows)
+
+
+@reaching
+def trim(
+    reach: WaltzReach,
+    before: Annotated[int, typer.Option(min=0, help="The first transaction that is kept.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be given up.")] = False,
+    form: Output = Format.TABLE,
+) -> None:
+    """Give up all transactions of a partition before one, for good: nobody can read them any more."""
+
+    async def ask() -> TrimmedPartition:
+        if not reach.servers:
+            query = urlencode({"before": before, "dryRun": dry_run})
+            async with reach.rest() as rest:
+                path = f"{reach.partitions}/{reach.partition}/trim?{query}"
+                return TrimmedPartition.model_validate(await rest.post(path, b""))
+        async with reach.log() as log:
+            return TrimmedPartition.of(reach.partition, await log.trim(reach.partition, before, dry_run=dry_run))
+
+    found = run(ask())
+    if form.structured:
+        output.structured(found.model_dump(mode="json", by_alias=True), form)
+        return
+    count, verb = found.first - found.former_first, "would begin" if dry_run else "begins"
+    output.say(f"partition {found.partition} {verb} with transaction {found.first}: {count} fewer than before")
 
 
 async def _partitions(reach: WaltzReach) -> list[Partition]:

@@ -74,6 +74,20 @@ class Rejected(WaltzError):
         self.detail = detail
 
 
+class Trimmed(Rejected):
+    """What was asked for is older than anything the log still has: it begins with transaction ``first``."""
+
+    @property
+    def first(self) -> int:
+        """The first transaction there is."""
+        return self.detail
+
+
+def rejected(code: RejectCode, detail: int, message: str) -> Rejected:
+    """Return the error for a refusal."""
+    return (Trimmed if code is RejectCode.TRIMMED else Rejected)(code, detail, message)
+
+
 class Unavailable(WaltzError):
     """No server answered for the partition within the time that the client waits; nothing was written."""
 

@@ -20,6 +20,7 @@ class Log:
 
     owner: int = 0
     generation: int = 1
+    first: int = 0
     records: list[m.FeedItem] = field(default_factory=list)
     locks: dict[int, int] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -129,6 +130,10 @@ class Connection(asyncio.Protocol):
                     self.send(m.HighWaterMarkResponse(message.reqid, log.hwm))
                 else:
                     self.reject(message, 11, RejectCode.PARTITION_NOT_HERE)
+            case m.TrimRequest():
+                former, first = log.first, max(log.first, message.before)
+                log.first = former if message.flags & m.FLAG_DRY_RUN else first
+                self.send(m.TrimResponse(message.reqid, former, first, log.hwm))
             case m.MountRequest():
                 self.mounts.append(message)
                 self.send(m.MountResponse(message.reqid, cluster.state if here else m.MountState.NOT_READY))
@@ -137,6 +142,8 @@ class Connection(asyncio.Protocol):
                     self.reject(message, 32, RejectCode.PARTITION_NOT_HERE)
                 elif message.hwm > log.hwm:
                     self.reject(message, 32, RejectCode.CLIENT_AHEAD, log.hwm)
+                elif message.hwm + 1 < log.first:
+                    self.reject(message, 32, RejectCode.TRIMMED, log.first)
                 else:
                     if old := self.feeds.pop(message.reqid.partition, None):
                         old.cancel()

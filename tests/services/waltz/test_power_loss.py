@@ -18,6 +18,7 @@ KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 DRAWS = 6  # outcomes of each crash that are looked at
 STEPS_MAX = 200
 SEGMENT_BYTES = 500  # so that the operations cross segments
+BATCH_BYTES = 200  # so that each batch is a segment
 
 
 class PowerCutError(BaseException):
@@ -32,15 +33,15 @@ def head(session: int = 1, seq: int = 0) -> s.Head:
     return s.Head(session, seq, 0)
 
 
-def opened(disk: MemoryDisk) -> Directory:
-    directory = Directory(disk.folder(), KEY, 1, segment_bytes=SEGMENT_BYTES)
+def opened(disk: MemoryDisk, segment_bytes: int = SEGMENT_BYTES) -> Directory:
+    directory = Directory(disk.folder(), KEY, 1, segment_bytes=segment_bytes)
     directory.assign([0])
     return directory
 
 
-def prepared(disk: MemoryDisk) -> tuple[Directory, Node]:
-    """Twelve records in three segments, acknowledged in session 1."""
-    directory = opened(disk)
+def prepared(disk: MemoryDisk, segment_bytes: int = SEGMENT_BYTES) -> tuple[Directory, Node]:
+    """Twelve records in several segments, acknowledged in session 1."""
+    directory = opened(disk, segment_bytes)
     node = Node(directory, disk_reserve_bytes=0)
     node.arrive(head())
     requests: list[s.SetLowWaterMark | s.Append] = [s.SetLowWaterMark(head(), -1, False)]
@@ -113,6 +114,54 @@ def test_what_was_acknowledged_survives_or_is_missed(name: str, monkeypatch: pyt
                 assert files.max_txid == after
                 if isinstance(request, s.SetLowWaterMark):
                     assert files.info.session == 2
+        if not cut:
+            assert step > 0
+            return
+    raise AssertionError("the operation does not end")
+
+
+@pytest.mark.parametrize(("start", "least"), [(7, 6), (9, 9), (12, 9), (40, 40)], ids=str)
+def test_a_trim_survives_a_power_cut_at_every_write_and_removal(
+    start: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left is the end of the log without a gap, never less than from ``start`` on."""
+    request = s.Retain(head(2), start, -1, -1)
+    for step in range(STEPS_MAX):
+        for draw in range(DRAWS):
+            disk = MemoryDisk()
+            _, node = prepared(disk, BATCH_BYTES)
+            cut = False
+            with power_until(step, monkeypatch):
+                try:
+                    node.arrive(request.head)
+                    [answer] = node.execute([request])
+                    assert (answer.first, answer.last) == (least, max(11, start - 1))
+                except PowerCutError:
+                    cut = True
+            disk.crash(random.Random(1000 * step + draw))
+            again = opened(disk, BATCH_BYTES)
+            files = again.partition(0)
+            assert files is not None
+            assert files.available, files.fault
+            found = files.read(files.first, 100) if files.first <= files.max_txid else []
+            while found and found[-1].txid < files.max_txid:
+                found += files.read(found[-1].txid + 1, 100)
+            assert found == [record(n) for n in range(files.first, files.max_txid + 1)]
+            if start <= 12:
+                assert files.first <= start
+                assert files.max_txid == 11
+            if not cut:
+                assert (files.first, files.max_txid) == (least, max(11, start - 1))
+                assert files.fence == 2
+            # Whatever was left undone is done when it is asked for again, and the log goes on behind it.
+            node = Node(again, disk_reserve_bytes=0)
+            node.arrive(request.head)
+            assert node.execute([request])[0].first == least
+            assert node.execute([s.Truncate(head(2), 0, False)])[0].txid == max(0, least - 1)
+            following = s.Append(head(2), (record(max(1, least)),), False)
+            assert node.execute([following]) == [s.Success(head(2))]
+            names = disk.folder("0").names()
+            assert [name[:-4] for name in names if name.endswith("idx")] == [n[:-4] for n in names if n.endswith("seg")]
         if not cut:
             assert step > 0
             return

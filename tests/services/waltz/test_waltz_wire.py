@@ -326,8 +326,8 @@ def test_hellos_have_the_bytes_of_the_original() -> None:
     rows = dict(VECTORS)
     assert Channel(frame.LOG_CLIENT, range(5)).hello().hex() == rows["HELLO client"]
     assert Channel(frame.LOG_SERVER, range(5)).hello().hex() == rows["HELLO server"]
-    assert Channel(frame.STORAGE_CLIENT).hello().hex() == rows["S HELLO client"]
-    assert Channel(frame.STORAGE_SERVER).hello().hex() == rows["S HELLO server"]
+    assert Channel(frame.STORAGE_CLIENT, (0,)).hello().hex() == rows["S HELLO client"]
+    assert Channel(frame.STORAGE_SERVER, (0,)).hello().hex() == rows["S HELLO server"]
     assert Channel(frame.LOG_SERVER).keep_alive().hex() == rows["KEEPALIVE hello"]
 
 
@@ -458,6 +458,8 @@ def tables() -> Iterator[tuple[str, Table]]:
     yield "SS", storage.STORAGE_RESPONSES[0]
     yield "AC", storage.ADMIN_REQUESTS[0]
     yield "AS", storage.ADMIN_RESPONSES[0]
+    yield "storage requests of version 1", storage.STORAGE_REQUESTS[1]
+    yield "storage responses of version 1", storage.STORAGE_RESPONSES[1]
 
 
 TABLES = dict(tables())

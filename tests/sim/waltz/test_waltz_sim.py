@@ -1,19 +1,34 @@
 """Nothing acknowledged is ever lost, doubled or moved, whatever ends, is cut off or loses its disk."""
 
+from array import array
+
 import pytest
 
+from pavane.waltz.core.outputs import Output
+from pavane.waltz.core.partition import Partition
+from pavane.waltz.core.session import Session
 from pavane.waltz.state.recovery import Rules
 from tests.sim.kit.seeds import BrokenError, played, replayable
 from tests.sim.waltz.beside import Beside, Peruser
 from tests.sim.waltz.faults import Faults
-from tests.sim.waltz.world import Product, World
+from tests.sim.waltz.trimming import Trimmer
+from tests.sim.waltz.world import SEGMENT_BYTES_TRIMMED, Product, World
 
 RUN_S = 12.0
 PER_TEST = 25
+PLANTED_SEEDS_MAX = 500  # within which a planted fault is found
+
+
+TRIMMED = Product(segment_bytes=SEGMENT_BYTES_TRIMMED)
 
 
 def play(seed: int, product: Product | None = None) -> tuple[World, Peruser]:
+    return play_trimmed(seed, product, trims=False)[:2]
+
+
+def play_trimmed(seed: int, product: Product | None = TRIMMED, *, trims: bool = True) -> tuple[World, Peruser, int]:
     world = World(seed, product)
+    trimmer = Trimmer(world) if trims else None
     with replayable(seed, lambda: world.now):
         beside = world.servers[3] = Beside(world, 3)
         beside.start()
@@ -21,8 +36,12 @@ def play(seed: int, product: Product | None = None) -> tuple[World, Peruser]:
         faults = Faults(world, RUN_S)
         world.scheduler.run(RUN_S)
         faults.settle()
+        if trimmer is not None:
+            trimmer.done = True
         world.check()
-    return world, peruser
+        if trimmer is not None:
+            trimmer.check()
+    return world, peruser, trimmer.dropped if trimmer is not None else 0
 
 
 @played(PER_TEST, 3)
@@ -33,6 +52,15 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved(seeds: range) -> None:
     assert sum(peruser.read for _, peruser in plays) > 20 * len(seeds)
 
 
+@played(PER_TEST, 3)
+def test_what_is_not_trimmed_is_not_lost_doubled_or_moved_either(seeds: range) -> None:
+    """Nothing is dropped before that is agreed for good, whoever begins where, is copied anew or lags behind."""
+    plays = [play_trimmed(seed) for seed in seeds]
+    assert sum(len(world.log) for world, _, _ in plays) > 20 * len(seeds)
+    assert sum(peruser.read for _, peruser, _ in plays) > 5 * len(seeds)
+    assert sum(dropped > 0 for _, _, dropped in plays) > len(seeds) / 2
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "product", [Product(rules=Rules(lossy=False)), Product(marks=False)], ids=["without lossy", "without the mark"]
@@ -41,9 +69,37 @@ def test_without_a_rule_something_is_lost(product: Product) -> None:
     assert any(is_broken(seed, product) for seed in range(500))
 
 
-def is_broken(seed: int, product: Product | None = None) -> bool:
+@pytest.mark.long
+def test_a_node_that_drops_before_the_start_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trim(self: Session, now: float, start: int) -> list[Output]:
+        self._now = now
+        self._start_wanted = max(self._start_wanted, min(start, self.hwm + 1))
+        self._begin_with(self._start_wanted)
+        self._declare()
+        return self._flush()
+
+    monkeypatch.setattr(Session, "trim", trim)
+    assert any(is_broken(seed, trims=True) for seed in range(PLANTED_SEEDS_MAX))
+
+
+@pytest.mark.long
+def test_a_lock_that_is_forgotten_with_its_transaction_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = Partition._began
+
+    def forgetful(self: Partition) -> None:
+        began(self)
+        self._locks._last = array("q", [txid if txid >= self.first else -1 for txid in self._locks._last])
+
+    monkeypatch.setattr(Partition, "_began", forgetful)
+    assert any(is_broken(seed, trims=True) for seed in range(PLANTED_SEEDS_MAX))
+
+
+def is_broken(seed: int, product: Product | None = None, *, trims: bool = False) -> bool:
     try:
-        play(seed, product)
+        if trims:
+            play_trimmed(seed)
+        else:
+            play(seed, product)
     except BrokenError:
         return True
     return False

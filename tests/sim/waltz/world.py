@@ -15,6 +15,7 @@ from pavane.waltz.core import outputs as o
 from pavane.waltz.core.cluster import ClusterView
 from pavane.waltz.core.node import Node
 from pavane.waltz.core.server import ServerCore
+from pavane.waltz.errors import RejectCode
 from pavane.waltz.state.recovery import RULES, Rules
 from pavane.waltz.storage import Directory
 from pavane.waltz.wire import blobs
@@ -36,7 +37,7 @@ LATE_S = (0.02, 0.4)
 LATE_SHARE = 0.02
 THINK_S = (0.005, 0.05)
 ANSWER_S = 1.5
-SEGMENT_BYTES = 3000  # so that logs have several
+SEGMENT_BYTES, SEGMENT_BYTES_TRIMMED = 3000, 1000  # so that logs have several
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Product:
     rules: Rules = RULES
     marks: bool = True
     fences: bool = True
+    segment_bytes: int = SEGMENT_BYTES
 
 
 class SimNode:
@@ -80,7 +82,8 @@ class SimNode:
     def start(self) -> None:
         if self.node is None:
             product = self.world.product
-            self.directory = Directory(self.disk.folder(), KEY, 1, segment_bytes=SEGMENT_BYTES, marks=product.marks)
+            size = product.segment_bytes
+            self.directory = Directory(self.disk.folder(), KEY, 1, segment_bytes=size, marks=product.marks)
             self.directory.assign([PARTITION])
             self.node = Node(self.directory, disk_reserve_bytes=0, fences=product.fences)
             self._life += 1
@@ -341,6 +344,7 @@ class Client:
             return
         match message:
             case m.FeedBatch():
+                holds(message.first_txid == self.hwm + 1, "gap", f"{message.first_txid} follows {self.hwm}")
                 for index, item in enumerate(message.items):
                     assert item.data is not None
                     self.world.saw(message.first_txid + index, item.reqid, item.data)
@@ -366,6 +370,10 @@ class Client:
             case m.Reject() if self.pending is not None and message.reqid == self.pending[0]:
                 self.world.refused.add(self.pending[0])
                 self.lost()
+            case m.Reject(code=RejectCode.TRIMMED):
+                holds(message.detail > self.hwm + 1, "trimmed", f"{message.detail} would follow {self.hwm}")
+                self.hwm = message.detail - 1
+                self._mount()
             case m.Reject():
                 self.lost()
 
@@ -572,6 +580,8 @@ class World:
         took = self.scheduler.until(lambda: reader.ready, 60.0)
         holds(took is not None, "open", f"the log cannot be read: {self.blockers()}")
         holds(reader.hwm >= end, "lost", f"transaction {end} was committed, the log ends at {reader.hwm}")
+        start = self.meta.start if self.meta is not None else 0
+        holds(reader.first <= start, "lost", f"the log begins with {reader.first}, not with {start}")
         ids = [reqid for reqid, _ in self.log.values()]
         holds(len(ids) == len(set(ids)), "doubled", "an append is in the log twice")
 
@@ -587,7 +597,13 @@ class Reader(Client):
     def __init__(self, world: World) -> None:
         super().__init__(world, 200)
         self.ready = False
+        self.first = 0
         self.go()
+
+    def hear(self, connection: int, message: Any) -> None:
+        if connection == self.connection and isinstance(message, m.Reject) and message.code is RejectCode.TRIMMED:
+            self.first = message.detail
+        super().hear(connection, message)
 
     def _append(self) -> None:
         self.ready = True

@@ -40,7 +40,12 @@ class StorageLink:
 
     def send(self, message: Any) -> None:
         """Send a message; lost if the connection is down, of which ``down`` tells."""
-        if self._stream is not None:
+        if self._stream is None:
+            return
+        if isinstance(message, s.Retain) and not self._stream.channel.version:
+            refusal = s.Failure(message.head, "it speaks version 0 only, in which nothing is ever dropped")
+            asyncio.get_running_loop().call_soon(self.heard, self.address, [refusal])
+        else:
             self._stream.send(message)
 
     async def run(self) -> None:

@@ -3,10 +3,10 @@
 from pavane.runtime.certificates import trusting
 from pavane.waltz.client.appending import Full
 from pavane.waltz.client.directory import PartitionInfo
-from pavane.waltz.client.transaction import Lock, Transaction
+from pavane.waltz.client.transaction import Lock, Transaction, Trim
 from pavane.waltz.client.view import View
 from pavane.waltz.client.waltz import Waltz
-from pavane.waltz.errors import Closed, Conflict, NotFound, OutcomeUnknown, Rejected, Unavailable, WaltzError
+from pavane.waltz.errors import Closed, Conflict, NotFound, OutcomeUnknown, Rejected, Trimmed, Unavailable, WaltzError
 
 __all__ = [
     "Closed",
@@ -18,6 +18,8 @@ __all__ = [
     "PartitionInfo",
     "Rejected",
     "Transaction",
+    "Trim",
+    "Trimmed",
     "Unavailable",
     "View",
     "Waltz",

@@ -14,7 +14,7 @@ from typing import Any
 
 from pavane.runtime.forks import Process
 from pavane.waltz.client.link import Address, Link, Route, parse_address
-from pavane.waltz.errors import Closed, RejectCode, Rejected, Unavailable
+from pavane.waltz.errors import Closed, RejectCode, Rejected, Unavailable, rejected
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 from pavane.wire import Stage
@@ -228,7 +228,7 @@ class Directory:
             await self.check_link(link)
             raise
         if isinstance(answer, m.Reject):
-            raise Rejected(answer.code, answer.detail, answer.message)
+            raise rejected(answer.code, answer.detail, answer.message)
         return answer
 
     async def _connect(self, address: Address) -> Link:

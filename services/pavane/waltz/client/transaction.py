@@ -16,3 +16,11 @@ class Transaction(NamedTuple):
     header: int
     data: bytes
     reqid: ReqId
+
+
+class Trim(NamedTuple):
+    """A partition began with ``former`` and begins with ``first`` now; its last transaction is ``hwm``."""
+
+    former: int
+    first: int
+    hwm: int

@@ -12,9 +12,9 @@ from typing import Any, Self
 from pavane.waltz.client.appending import Appending
 from pavane.waltz.client.directory import PASSING, Directory, PartitionInfo
 from pavane.waltz.client.link import Link, Route
-from pavane.waltz.client.transaction import Lock, Transaction
+from pavane.waltz.client.transaction import Lock, Transaction, Trim
 from pavane.waltz.client.view import View
-from pavane.waltz.errors import NotFound, RejectCode, Rejected, Unavailable
+from pavane.waltz.errors import NotFound, RejectCode, Rejected, Trimmed, Unavailable, rejected
 from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.frame import DATA_BYTES_MAX
@@ -120,7 +120,8 @@ class Waltz:
     async def feed(self, partition: int, *, from_: int = 0) -> AsyncGenerator[Transaction, None]:
         """Yield every transaction from ``from_`` on, for ever; ``break`` leaves. It follows the partition's owner.
 
-        Raises ``Rejected`` with CLIENT_AHEAD if the log ends before ``from_`` - 1.
+        Raises ``Trimmed`` if the log begins behind ``from_``, or comes to before that is read, and ``Rejected`` with
+        CLIENT_AHEAD if it ends before ``from_`` - 1.
         """
         self._check_start(partition, from_)
         loop = asyncio.get_running_loop()
@@ -152,7 +153,10 @@ class Waltz:
             await self._directory.refresh()
 
     async def read(self, partition: int, start: int, stop: int) -> AsyncGenerator[Transaction, None]:
-        """Yield transactions ``start`` to ``stop`` - 1, as many as the log has now. Raises ``Unavailable``."""
+        """Yield transactions ``start`` to ``stop`` - 1, as many as the log has now.
+
+        Raises ``Trimmed`` if what is next is not kept any more, and ``Unavailable``.
+        """
         self._check_start(partition, start)
         loop = asyncio.get_running_loop()
         stop = min(stop, await self.hwm(partition) + 1)
@@ -177,7 +181,7 @@ class Waltz:
             await self._directory.refresh()
 
     async def get(self, partition: int, txid: int) -> Transaction:
-        """Return one transaction. Raises ``NotFound`` and ``Unavailable``."""
+        """Return one transaction. Raises ``NotFound``, ``Trimmed`` and ``Unavailable``."""
         found = [transaction async for transaction in self.read(partition, txid, txid + 1)]
         if not found:
             raise NotFound(f"partition {partition} has no transaction {txid}: it ends with {await self.hwm(partition)}")
@@ -187,6 +191,25 @@ class Waltz:
         """Return the last committed transaction; -1 when there is none. Raises ``Unavailable``."""
         answer = await self._directory.call(partition, m.HighWaterMarkRequest)
         return int(answer.txid)
+
+    async def first(self, partition: int) -> int:
+        """Return the first transaction that is kept: 0, or what an earlier trim has left. Raises ``Unavailable``."""
+        try:
+            async for _ in self.read(partition, 0, 1):
+                pass
+        except Trimmed as error:
+            return error.first
+        return 0
+
+    async def trim(self, partition: int, before: int, *, dry_run: bool = False) -> Trim:
+        """Give up all transactions below ``before``, for good, and return with what the log begins then.
+
+        With ``dry_run`` nothing is. Raises ``Rejected`` if the log ends before ``before`` - 1, and ``Unavailable``.
+        """
+        self._check_start(partition, before)
+        flags = m.FLAG_DRY_RUN if dry_run else 0
+        answer = await self._directory.call(partition, m.TrimRequest, before, flags)
+        return Trim(answer.former, answer.start, answer.hwm)
 
     @property
     def cluster(self) -> str:
@@ -267,7 +290,7 @@ class Waltz:
                     if batch.reqid != reqid:
                         continue  # of the reader before
                     if isinstance(batch, m.Reject):
-                        raise Rejected(batch.code, batch.detail, batch.message)
+                        raise rejected(batch.code, batch.detail, batch.message)
                     found = _transactions(batch, hwm + 1)
                     hwm += len(found)
                     items_used += len(found)

@@ -51,6 +51,7 @@ _KINDS = {
     m.HighWaterMarkRequest: 11,
     m.FeedBatchRequest: 32,
     m.AppendIdempotent: 37,
+    m.TrimRequest: 47,
 }
 
 

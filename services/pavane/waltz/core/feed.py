@@ -16,7 +16,7 @@ TAIL_BYTES_MAX = 32 * 1024 * 1024  # of the newest transactions of a partition, 
 RECORD_BYTES = 200  # what a record costs beside its data
 FEED_ITEMS_MIN = 100  # credit of a feed below V5, as the original gives it
 READ_RECORDS = 1000  # asked of a storage node at a time
-BATCHES_KIND = 32  # by which a refusal names FEED_BATCH_REQUEST
+MOUNT_KIND, FEED_KIND, BATCHES_KIND = 0, 3, 32  # by which a refusal names MOUNT, FEED_REQUEST, FEED_BATCH_REQUEST
 FRAME_BYTES_DEFAULT = 1024 * 1024
 FRAME_BYTES_MIN, FRAME_BYTES_MAX = 4096, 16 * 1024 * 1024
 BURST_BYTES = 1024 * 1024  # to one connection, which has to take them before more follows: else all its credit waits
@@ -90,6 +90,8 @@ class Feeds:
         self._read = read
         self._feeds: list[Feed] = []
         self.hwm = -1
+        self.first = 0
+        """What is below is not served, whoever may still have it."""
         self.tail = Tail(-1)
         self._cut: tuple[Sequence[Record], int, int, m.SharedItems, int, int] = [], 0, 0, m.SharedItems(), 0, 0
         """The last whole batch: of which records, inline and in which frame at most; its items, their data and size."""
@@ -104,12 +106,35 @@ class Feeds:
             self.tail = Tail(hwm)
         self.pump()
 
+    def begin_with(self, first: int) -> None:
+        """The log begins with ``first``: who is not as far is told."""
+        if first > self.first:
+            self.first = first
+            for feed in self._feeds[:]:
+                if feed.next < first:
+                    self._feeds.remove(feed)
+                    kind = MOUNT_KIND if feed.last is not None else BATCHES_KIND if feed.batched else FEED_KIND
+                    self._refuse(feed.connection, feed.reqid, kind)
+
+    def _refuse(self, connection: Connection, reqid: ReqId, kind: int) -> None:
+        """Below V5 a mount is answered by the one state that is not tried again, and a feed ends its connection."""
+        text = m.begins(reqid.partition, self.first)
+        if connection.ours:
+            refusal = m.Reject(reqid, kind, RejectCode.TRIMMED, self.first, -1, text)
+            self._out.append(Reply(connection.id, refusal))
+        elif kind == MOUNT_KIND:
+            self._out.append(Reply(connection.id, m.MountResponse(reqid, m.MountState.CLIENT_AHEAD)))
+        else:
+            self._out.append(Hangup(connection.id, text))
+
     def mount(self, connection: Connection, request: m.MountRequest) -> None:
         """Send what the client lacks, then that it is mounted."""
         seen = max(request.hwm, -1)
         lacking = self.hwm - seen
         if lacking < 0:
             self._out.append(Reply(connection.id, m.MountResponse(request.reqid, m.MountState.CLIENT_AHEAD)))
+        elif seen + 1 < self.first:
+            self._refuse(connection, request.reqid, MOUNT_KIND)
         elif lacking == 0:
             self._out.append(Reply(connection.id, m.MountResponse(request.reqid, m.MountState.READY)))
         else:
@@ -124,12 +149,18 @@ class Feeds:
             self._out.append(Hangup(connection.id, f"more than {FEEDS_MAX} feeds of one partition"))
             return
         seen = max(request.hwm, -1)
+        if seen + 1 < self.first:
+            self._refuse(connection, request.reqid, FEED_KIND)
+            return
         credit = max(self.hwm - seen, FEED_ITEMS_MIN)
         self._begin(Feed(connection, request.reqid, seen + 1, credit=credit))
 
     def request_batches(self, connection: Connection, request: m.FeedBatchRequest) -> None:
         """Begin a batched feed in place of the connection's present one."""
         self.end(connection)
+        if request.hwm + 1 < self.first:
+            self._refuse(connection, request.reqid, BATCHES_KIND)
+            return
         self._begin(
             Feed(
                 connection,

@@ -22,6 +22,7 @@ Request = (
     | s.MaxTransactionIdRequest
     | s.RecordHeaderListRequest
     | s.RecordListRequest
+    | s.Retain
 )
 
 
@@ -93,6 +94,9 @@ class Node:
             case s.Truncate():
                 files.truncate(max(-1, message.txid))
                 return s.MaxTransactionIdResponse(head, files.max_txid)
+            case s.Retain():
+                kept = files.retain(message.start, message.bytes_max, message.age_ms_max)
+                return s.Retained(head, kept.first, kept.last, kept.wanted, kept.size)
             case s.Append():
                 touched[head.partition] = files
                 self._append(files, message.records)

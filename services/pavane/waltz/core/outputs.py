@@ -109,6 +109,13 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class Began:
+    """The log begins with ``start`` from now on: what is below is trimmed."""
+
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """Everything up to ``hwm`` is on a quorum."""
 
@@ -158,6 +165,7 @@ Output = (
     | AskOwner
     | ReadStorage
     | Opened
+    | Began
     | Committed
     | Closed
     | Fenced

@@ -82,6 +82,8 @@ class Partition(Storing):
         self._blocked: list[Connection] = []
         self._locks = LockTable(-1)
         self.feeds = Feeds(out, self.read)
+        self._trims: list[tuple[Connection, m.TrimRequest, int]] = []
+        """Trims that are not agreed yet, and with what the log began when they came."""
         self.appended = self.conflicts = 0
         self._started_at = 0.0
         self.opened_in_s: float | None = None
@@ -119,7 +121,7 @@ class Partition(Storing):
         self.stage = PartitionStage.CLOSED
         self.reason = reason
         self._rounds.end(self)
-        self._due = self._close_due = None
+        self._due = self._close_due = self._look_due = None
         self._refuse_queue(RejectCode.WRONG_GENERATION, reason)
         undecided = {p.connection.id for p in self._pending if p.connection is not None and p.connection.ours}
         self._pending.clear()
@@ -144,6 +146,7 @@ class Partition(Storing):
         return earliest(
             self._due,
             self._close_due,
+            self._look_due,
             self._session.next_due() if self._session is not None else None,
             self._parked[0][0] if self._parked else None,
         )
@@ -156,6 +159,7 @@ class Partition(Storing):
         if self._due is not None and self._due <= now:
             self._due = None
             self._begin_session()
+        self._look()
         if self._close_due is not None and self._close_due <= now:
             self.close(now, "what was under way could not be decided")
         while self._parked and self._parked[0][0] <= now:
@@ -176,10 +180,24 @@ class Partition(Storing):
         if before is None:
             self._locks = LockTable(hwm)
             self._publish(hwm)
+        elif self.first > before + 1:
+            self._begin_anew(hwm)
         elif hwm > before or self._pending:
             self._compare(before + 1, hwm, [])
         else:
             self._publish(hwm)
+
+    def _begin_anew(self, hwm: int) -> None:
+        """Another owner has been here, and what it wrote is trimmed: nobody can tell any more what became of ours.
+
+        Whoever waits asks for what is in the log, and finds that it is too late. Every lock counts as written by now.
+        """
+        pending, self._pending = self._pending, deque()
+        self._resolved += len(pending)
+        for number in sorted({one.connection.id for one in pending if one.connection is not None}):
+            self._out.append(Hangup(number, f"partition {self.number} was trimmed before an append was decided"))
+        self._locks = LockTable(hwm)
+        self._publish(hwm)
 
     def _compare(self, txid: int, hwm: int, found: list[Record]) -> None:
         """Read what the last session left, and see which appends are in it: by their ids, not by their places."""
@@ -237,8 +255,18 @@ class Partition(Storing):
         self._append()
         self._maybe_closed()
 
+    def _began(self) -> None:
+        self.feeds.begin_with(self.first)
+        for connection, request, former in self._trims:
+            if request.before <= self.first:
+                self._trimmed(connection, request, former, self.first)
+        self._trims = [one for one in self._trims if one[1].before > self.first]
+
     def _session_closed(self, reason: str) -> None:
         self._rounds.end(self)
+        for connection, request, _ in self._trims:
+            self.reject(connection, request.reqid, kind_of(request), RejectCode.UNAVAILABLE, reason)
+        self._trims.clear()
         super()._session_closed(reason)
 
     def _committed(self, hwm: int) -> None:
@@ -292,6 +320,9 @@ class Partition(Storing):
             case m.TransactionDataRequest():
                 if self._ready_or_parked(connection, message):
                     self._data(connection, message)
+            case m.TrimRequest():
+                if self._ready_or_parked(connection, message):
+                    self._trim(connection, message)
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone; its appends stay."""
@@ -303,6 +334,7 @@ class Partition(Storing):
             if append.connection is connection:
                 append.connection = None
         self._parked = deque(parked for parked in self._parked if parked[1] is not connection)
+        self._trims = [one for one in self._trims if one[0] is not connection]
 
     @property
     def full(self) -> bool:
@@ -405,12 +437,29 @@ class Partition(Storing):
                 result = records[0].data
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, result))
 
-        if not 0 <= txid <= self._hwm:
-            self._reply(connection, m.no_such_transaction(request.reqid, txid))
+        if not self.first <= txid <= self._hwm:
+            self._reply(connection, m.no_such_transaction(request.reqid, txid, self.first))
         elif found := self.feeds.tail.take(txid, 1):
             take(found)
         else:
             self.read(txid, 1, take)
+
+    def _trim(self, connection: Connection, request: m.TrimRequest) -> None:
+        if request.flags & ~m.FLAG_DRY_RUN or request.before < 0:
+            text = "an unknown flag, or a number that is too small"
+            self.reject(connection, request.reqid, 47, RejectCode.BAD_REQUEST, text)
+        elif request.before > self._hwm + 1:
+            self.reject(connection, request.reqid, 47, RejectCode.CLIENT_AHEAD, ENDS.format(self._hwm), self._hwm)
+        elif request.flags or request.before <= self.first:
+            self._trimmed(connection, request, self.first, max(self.first, request.before))
+        elif self._session is None or not self.healthy:
+            self.reject(connection, request.reqid, 47, RejectCode.UNAVAILABLE, self.blocker)
+        else:
+            self._trims.append((connection, request, self.first))
+            self._take(self._session.trim(self.now, request.before))
+
+    def _trimmed(self, connection: Connection, request: m.TrimRequest, former: int, start: int) -> None:
+        self._reply(connection, m.TrimResponse(request.reqid, former, start, self._hwm))
 
     def _flushed(self, connection: Connection, reqid: ReqId) -> None:
         self._reply(connection, m.FlushResponse(reqid, self._hwm))

@@ -63,7 +63,7 @@ class Reader:
         match message:
             case m.MountRequest():  # who mounts wants to append, or to read what the owner reads as well
                 self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
-            case m.AppendRequest() | m.AppendIdempotent() | m.FlushRequest():
+            case m.AppendRequest() | m.AppendIdempotent() | m.FlushRequest() | m.TrimRequest():
                 # Never answered below V5: it would declare appends failed that the owner may still commit.
                 self._reject(connection, message, RejectCode.READ_ONLY, "this server may not write yet")
             case m.FeedRequest():
@@ -102,6 +102,7 @@ class Reader:
             self.hwm = max(self._told, -1 if self.hwm is None else self.hwm)
             self._nodes = nodes
             self._session = meta.session if meta is not None else -1
+            self._feeds.begin_with(meta.start if meta is not None else 0)
         self._refreshed()
 
     def records(self, now: float, read: int, session: int, records: Sequence[Record] | None) -> None:
@@ -210,8 +211,8 @@ class Reader:
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, found))
 
         assert self.hwm is not None  # noqa: S101 -- callers have looked
-        if not 0 <= txid <= self.hwm:
-            self._reply(connection, m.no_such_transaction(request.reqid, txid))
+        if not self._feeds.first <= txid <= self.hwm:
+            self._reply(connection, m.no_such_transaction(request.reqid, txid, self._feeds.first))
         elif connection.parked >= PARKED_MAX:
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, "too many requests wait"))
         else:

@@ -1,6 +1,6 @@
 """What a store session keeps of each storage node, of each batch and of each question."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,3 +55,10 @@ class Asked:
     node: str
     due: float
     answer: Callable[[Any], None]
+
+
+def holders(replicas: Iterable[Replica], up: set[str], txid: int) -> list[str]:
+    """Return the nodes that hold ``txid`` for certain, those that hold most last."""
+    able = [one for one in replicas if one.hwm >= txid and not one.failed and one.plan is not None and one.node in up]
+    stamped = [replica for replica in able if replica.stamped] or able
+    return [replica.node for replica in sorted(stamped, key=lambda replica: (replica.owed, replica.node))]

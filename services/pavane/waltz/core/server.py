@@ -34,6 +34,7 @@ _PARTITION_MESSAGES = (
     m.FlushRequest,
     m.HighWaterMarkRequest,
     m.TransactionDataRequest,
+    m.TrimRequest,
 )
 
 

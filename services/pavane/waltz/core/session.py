@@ -6,17 +6,18 @@ generator that asks storage nodes one question after the other and waits while i
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from itertools import count
+from functools import partial
 from typing import Any
 
-from pavane.waltz.core.outputs import Closed, Committed, Fenced, Opened, Output, ReadMeta, Send, WriteMeta
-from pavane.waltz.core.replica import Asked, Batch, Replica, Step, Work
+from pavane.waltz.core.asking import Asking, Taken
+from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadMeta, WriteMeta
+from pavane.waltz.core.replica import Batch, Replica, Step, Work, holders
+from pavane.waltz.core.retention import KEEP_ALL, Policy, Told, agreed
 from pavane.waltz.state import recovery
 from pavane.waltz.state.recovery import Info, Member, Report, Verdict
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.blobs import EMPTY_METADATA, PartitionMetadata, ReplicaState
 
-REQUEST_TIMEOUT_S = 5.0
 BATCH_RECORDS_MAX = 1000  # of one message
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 BATCHES_IN_FLIGHT_MAX = 4  # the disks of the nodes work while the next ones are under way
@@ -26,12 +27,12 @@ CHECKPOINT_RECORDS = 250_000  # bounds what a recovery has to compare
 REJOIN_S = 1.0  # after which an open session asks a node again that cannot take part
 
 
-class Session:
+class Session(Asking):
     """An attempt of the owner of ``partition`` with ``generation`` to write on ``nodes``.
 
     ``up`` are nodes that can be reached now; ``shunned`` ones ended too many attempts and may only join late. After
     ``Opened`` the caller gives records with ``append`` and hears of ``Committed``. ``floor`` is the HWM that this
-    process has published: less is never resolved.
+    process has published: less is never resolved. ``policy`` says what ``look`` asks the nodes for.
     """
 
     def __init__(
@@ -45,27 +46,26 @@ class Session:
         floor: int = -1,
         shunned: Iterable[str] = (),
         rules: recovery.Rules = recovery.RULES,
+        policy: Policy = KEEP_ALL,
     ) -> None:
-        self.partition = partition
+        super().__init__(partition, up)
         self.generation = generation
         self.attempt = attempt
-        self.id = -1
         self.hwm = -1
         self.lwm = -1
+        self.first = 0
+        """The first transaction that is kept, as the metadata say."""
+        self.told = Told()
         self.open = False
-        self.ended = False
         self.blocker = ""
         self._rules = rules
         self._floor = floor
         self._shunned = set(shunned)
         self._quorum = len(nodes) // 2 + 1
         self._replicas = {node: Replica(node) for node in nodes}
-        self._up = set(up)
-        self._seq = count()
-        self._asked: dict[int, Asked] = {}
         self._ready: deque[tuple[Replica, Any]] = deque()
-        self._outputs: list[Output] = []
-        self._now = 0.0
+        self._policy = policy
+        self._start_wanted = self._start_written = 0
         self._meta: PartitionMetadata | None = None
         self._members: dict[str, Member] = {}
         self._version = -1
@@ -101,6 +101,7 @@ class Session:
             else:
                 self._writing = None
                 self._phase = "working"
+                self._begin_with(found.start)
                 self._declare()
             return self._flush()
         if found.generation > self.generation:
@@ -143,6 +144,7 @@ class Session:
             self._writing = None
             if not self.open:
                 self._opened()
+            self._begin_with(self._start_written)
             self._declare()
             self._poke()
             self._run()
@@ -237,9 +239,22 @@ class Session:
         """Nodes that failed in this session."""
         return {node for node, replica in self._replicas.items() if replica.failed}
 
-    def absent(self) -> list[str]:
-        """Return the nodes that do not take part, for people."""
-        return [node for node, replica in self._replicas.items() if replica.failed or replica.work is None]
+    def trim(self, now: float, start: int) -> list[Output]:
+        """Let the log begin with ``start``, at most one behind the last transaction; ``Began`` tells when it does.
+
+        It is durable in the metadata before any node drops anything.
+        """
+        self._now = now
+        self._start_wanted = max(self._start_wanted, min(start, self.hwm + 1))
+        self._declare()
+        return self._flush()
+
+    def look(self, now: float) -> list[Output]:
+        """Ask the nodes how much they have, and trim what a majority of them could do without."""
+        self._now = now
+        if self.open and not self.told.waiting:
+            self._retain()
+        return self._flush()
 
     def append(self, now: float, records: Sequence[s.Record]) -> list[Output]:
         """Send records, whose transactions continue the log, to every voter."""
@@ -255,23 +270,13 @@ class Session:
         self._judge()
         return self._flush()
 
-    def read(
-        self, now: float, txid: int, limit: int, answer: Callable[[tuple[s.Record, ...] | None], None]
-    ) -> list[Output]:
+    def read(self, now: float, txid: int, limit: int, answer: Taken) -> list[Output]:
         """Read committed records from ``txid`` on; ``answer`` gets ``None`` if no replica could serve them."""
         self._now = now
-        self._read_from(self._holders(txid), txid, min(limit, self.hwm - txid + 1), answer)
+        self._read_from(holders(self._replicas.values(), self._up, txid), txid, min(limit, self.hwm - txid + 1), answer)
         return self._flush()
 
     # -- questions to storage nodes -------------------------------------------------------------------------------
-
-    def _ask(self, node: str, answer: Callable[[Any], None], kind: Callable[..., Any], *arguments: Any) -> None:
-        if node not in self._up:
-            answer(None)
-            return
-        head = s.Head(self.id, next(self._seq), self.partition)
-        self._asked[head.seq] = Asked(node, self._now + REQUEST_TIMEOUT_S, answer)
-        self._outputs.append(Send(node, kind(head, *arguments)))
 
     def _begin(self, replica: Replica, work: Work) -> None:
         if replica.node in self._up and replica.work is None and not replica.failed:
@@ -358,8 +363,10 @@ class Session:
             cut = yield from self._own(replica, s.Truncate, plan.truncate_to, False)
             replica.hwm = cut.txid
             if plan.stamp:
-                yield from self._own(replica, s.SetLowWaterMark, plan.truncate_to, False)
+                yield from self._own(replica, s.SetLowWaterMark, max(plan.truncate_to, replica.hwm), False)
                 replica.stamped = True
+        if self.first:  # what is below is committed, whoever has it: nobody reports less
+            yield from self._drop(replica)
         replica.plan = plan
         self._resolve()
         while self._resolved is None:
@@ -371,7 +378,8 @@ class Session:
         if replica.hwm > self._resolved:
             cut = yield from self._own(replica, s.Truncate, self._resolved, False)
             replica.hwm = cut.txid
-        yield from self._own(replica, s.SetLowWaterMark, self._resolved, False)
+        # One that joins late begins where the log does, which this session may have trimmed beyond what it resolved.
+        yield from self._own(replica, s.SetLowWaterMark, max(self._resolved, replica.hwm), False)
         replica.stamped = True
         yield from self._catch_up(replica, self._resolved)
         replica.recovered = True
@@ -380,7 +388,7 @@ class Session:
 
     def _catch_up(self, replica: Replica, target: int) -> Work:
         while replica.hwm < target:
-            sources = self._holders(replica.hwm + 1)
+            sources = holders(self._replicas.values(), self._up, replica.hwm + 1)
             if not sources or not (yield from self._copy(replica, sources[0], target)):
                 yield None
 
@@ -400,10 +408,20 @@ class Session:
         self._judge()
         yield None
 
+    def _drop(self, replica: Replica) -> Work:
+        """Let the replica give up what is below the start, and begin there if it holds less."""
+        answer = yield from self._own(replica, s.Retain, self.first, self._policy.bytes_max, self._policy.age_ms_max)
+        replica.hwm = max(replica.hwm, answer.last)
+
     def _copy(self, replica: Replica, source: str, target: int) -> Generator[Step, Any, bool]:
         """Copy one message of records from ``source``; false if there were none."""
+        if replica.hwm + 1 < self.first:
+            yield from self._drop(replica)
+            return True
         wanted = min(COPY_RECORDS, target - replica.hwm)
         answer = yield (source, s.RecordListRequest, replica.hwm + 1, wanted)
+        if replica.hwm + 1 < self.first:  # dropped since they were asked for
+            return True
         if not isinstance(answer, s.RecordListResponse) or not answer.records:
             self._fail(self._replicas[source], "records cannot be read")
             return False
@@ -411,23 +429,14 @@ class Session:
         replica.hwm += len(answer.records[:wanted])
         return True
 
-    def _holders(self, txid: int) -> list[str]:
-        """Return the nodes that hold ``txid`` for certain, those that hold most last."""
-        able = [
-            replica
-            for replica in self._replicas.values()
-            if replica.hwm >= txid and not replica.failed and replica.plan is not None and replica.node in self._up
-        ]
-        stamped = [replica for replica in able if replica.stamped] or able
-        return [replica.node for replica in sorted(stamped, key=lambda replica: (replica.owed, replica.node))]
-
     # -- decisions ------------------------------------------------------------------------------------------------
 
     def _claim(self) -> None:
         found = self._meta or EMPTY_METADATA
         self.id = found.session + 1
         self._members = {state.address: Member(state.session, state.closing_hwm) for state in found.replicas}
-        self._meta = PartitionMetadata(self.generation, self.id, found.replicas)
+        self.first = self._start_wanted = max(0, found.start)
+        self._meta = PartitionMetadata(self.generation, self.id, found.replicas, found.start)
         self._phase = "claiming"
         self._outputs.append(WriteMeta(self.partition, self.attempt, self._version, self._meta))
 
@@ -458,7 +467,8 @@ class Session:
             return
         replicas = self._replicas.values()
         recovered = {replica.node for replica in replicas if replica.recovered and not replica.failed}
-        if len(recovered) < self._quorum or all(self._replicas[node].declared for node in recovered):
+        new = self._start_wanted > self.first or not all(self._replicas[node].declared for node in recovered)
+        if len(recovered) < self._quorum or not new:
             return
         clean = recovered | {
             replica.node
@@ -470,7 +480,8 @@ class Session:
         states = tuple(
             ReplicaState(self.partition, node, member.session, member.closing_hwm) for node, member in after.items()
         )
-        meta = PartitionMetadata(self.generation, self.id, states)
+        self._start_written = self._start_wanted
+        meta = PartitionMetadata(self.generation, self.id, states, self._start_written)
         self._outputs.append(WriteMeta(self.partition, self.attempt, self._version, meta))
 
     def _opened(self) -> None:
@@ -482,6 +493,28 @@ class Session:
         if self._shunned:
             self._rejoin_due = self._now + REJOIN_S
         self._outputs.append(Opened(self.id, self.hwm))
+
+    def _begin_with(self, start: int) -> None:
+        """The metadata say durably with which transaction the log begins: what is below may go."""
+        if start > self.first:
+            self.first = start
+            self._outputs.append(Began(start))
+            self._retain()
+
+    def _retain(self) -> None:
+        for replica in self._replicas.values():
+            # One that is behind the start drops what it has before it copies anything more.
+            if replica.receiving and not replica.failed:
+                self.told.waiting.add(replica.node)
+                arguments = (self.first, self._policy.bytes_max, self._policy.age_ms_max)
+                self._ask(replica.node, partial(self._retained, replica.node), s.Retain, *arguments)
+
+    def _retained(self, node: str, answer: Any) -> None:
+        self.told.take(node, answer)
+        if not self.told.waiting and not self.ended and self._policy.limited:
+            wanted = agreed([kept.wanted for kept in self.told.kept.values()], len(self._replicas))
+            self._start_wanted = max(self._start_wanted, min(wanted, self.hwm + 1))
+            self._declare()
 
     def _send_batch(self, replica: Replica, batch: Batch) -> None:
         replica.owed += 1
@@ -565,22 +598,3 @@ class Session:
             self.ended = True
             self._asked.clear()
             self._outputs.append(Fenced(reason) if fenced else Closed(reason))
-
-    def _read_from(
-        self, sources: list[str], txid: int, limit: int, answer: Callable[[tuple[s.Record, ...] | None], None]
-    ) -> None:
-        if not sources or limit <= 0 or self.ended:
-            answer(None)
-            return
-
-        def take(response: Any) -> None:
-            if isinstance(response, s.RecordListResponse) and response.records:
-                answer(response.records[:limit])
-            else:
-                self._read_from(sources[1:], txid, limit, answer)
-
-        self._ask(sources[0], take, s.RecordListRequest, txid, min(limit, s.RECORDS_MAX))
-
-    def _flush(self) -> list[Output]:
-        outputs, self._outputs = self._outputs, []
-        return outputs

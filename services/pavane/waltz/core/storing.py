@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
-from pavane.waltz.core.outputs import Closed, Committed, Fenced, Opened, Output, Recovered
+from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, Recovered
+from pavane.waltz.core.retention import KEEP_ALL, LOOK_S
 from pavane.waltz.core.session import Session
 from pavane.waltz.state import recovery
 from pavane.waltz.wire.blobs import PartitionMetadata
@@ -42,6 +43,9 @@ class Storing(ABC):
         self.stage = PartitionStage.OPENING
         self.hwm: int | None = None
         self.nodes = tuple(nodes)
+        self.first = 0
+        """The first transaction that is kept."""
+        self.policy = KEEP_ALL
         self.reason = "opening"
         self.ended_by = ""
         """Why the last store session has ended."""
@@ -56,6 +60,7 @@ class Storing(ABC):
         self._failed_attempts = 0
         self._strikes: dict[str, int] = {}
         self._due: float | None = None
+        self._look_due: float | None = None
 
     @abstractmethod
     def close(self, now: float, reason: str) -> None:
@@ -63,6 +68,10 @@ class Storing(ABC):
 
     @abstractmethod
     def _opened(self, hwm: int) -> None: ...
+
+    @abstractmethod
+    def _began(self) -> None:
+        """The log may begin with another transaction than before."""
 
     @abstractmethod
     def _committed(self, hwm: int) -> None: ...
@@ -131,6 +140,19 @@ class Storing(ABC):
         else:
             self._take(self._session.read(self.now, txid, limit, answer))
 
+    def _begin_with(self, first: int) -> None:
+        self.first = max(self.first, first)
+        if self._look_due is None and (self.first or self.policy.limited):
+            self._look_due = self.now + LOOK_S
+        self._began()
+
+    def _look(self) -> None:
+        """Ask the storage nodes how much they have, and trim what is too much, from time to time."""
+        if self._look_due is not None and self._look_due <= self.now:
+            self._look_due = self.now + LOOK_S
+            if self._session is not None and self.healthy:
+                self._take(self._session.look(self.now))
+
     def _begin_session(self) -> None:
         self._attempts += 1
         self._session_began = self.now
@@ -146,6 +168,7 @@ class Storing(ABC):
             floor=self._floor if self.hwm is None else self.hwm,
             shunned=shunned,
             rules=self._rules,
+            policy=self.policy,
         )
         self._take(self._session.start(self.now))
 
@@ -155,7 +178,10 @@ class Storing(ABC):
                 case Opened():
                     seconds = self.now - self._session_began
                     self._out.append(Recovered(self.number, output.session, output.hwm, seconds))
+                    self._begin_with(self._session.first if self._session is not None else 0)
                     self._opened(output.hwm)
+                case Began():
+                    self._begin_with(output.start)
                 case Committed():
                     self._committed(output.hwm)
                 case Closed():

@@ -20,6 +20,16 @@ class SessionInfo:
     local_lwm: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A node has ``first`` to ``last`` in ``size`` bytes, and can do without what is below ``wanted``."""
+
+    first: int
+    last: int
+    wanted: int
+    size: int
+
+
 class PartitionStore(Protocol):
     """One partition's log on a disk. Every method may raise ``OSError``; reads raise ``Damaged``."""
 
@@ -66,6 +76,10 @@ class PartitionStore(Protocol):
 
     def truncate(self, txid: int) -> None:
         """Cut everything behind ``txid``, durably."""
+        ...
+
+    def retain(self, start: int, bytes_max: int, age_ms_max: int) -> Kept:
+        """Drop what is below ``start``; -1: without that limit. Reads below what is left return nothing."""
         ...
 
     def set_info(self, info: SessionInfo) -> None:

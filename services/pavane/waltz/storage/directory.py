@@ -7,7 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from pavane.wal.files import File, Folder
-from pavane.waltz.state.store import Damaged, SessionInfo
+from pavane.waltz.state.store import Damaged, Kept, SessionInfo
+from pavane.waltz.storage.clock import Clock
 from pavane.waltz.storage.segment import Segment
 from pavane.waltz.storage.slots import Slots, first_image
 from pavane.waltz.wire.storage import Record
@@ -16,6 +17,8 @@ CONTROL_FILE = "waltz-storage.ctl"
 MARK_FILE = "waltz-storage.pav"
 HEADER_BYTES = 128
 SEGMENT_BYTES = 1_000_000_000  # of the original: a segment that is larger is followed by a new one
+SEGMENTS_KEPT = 8  # of what a retention keeps, by size or age, a segment is an eighth: so much more is kept at most
+DROPPED_MAX = 8  # segments at a time: appends of all partitions wait meanwhile
 FLAG_AVAILABLE, FLAG_ASSIGNED = 1, 4
 SOUND = -1
 CONTROL_HEAD = struct.Struct(">iq16si")
@@ -38,8 +41,16 @@ class Directory:
     """
 
     def __init__(
-        self, folder: Folder, key: UUID, partitions: int, *, segment_bytes: int = SEGMENT_BYTES, marks: bool = True
+        self,
+        folder: Folder,
+        key: UUID,
+        partitions: int,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        marks: bool = True,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or Clock()
         self._folder = folder
         self._key = key
         self._segment_bytes = segment_bytes
@@ -120,6 +131,7 @@ class Directory:
             control=(self._control, control, values),
             marks=(self, mark, marked and self._marks_count),
             segment_bytes=self._segment_bytes,
+            clock=self._clock,
         )
 
     def _open_control(self) -> File:
@@ -173,11 +185,15 @@ class PartitionFiles:
         control: tuple[File, Slots, Sequence[int]],
         marks: tuple[Any, Slots, bool],
         segment_bytes: int,
+        clock: Clock,
     ) -> None:
         self.number = number
         self._folder = folder
         self._key = key
-        self._segment_bytes = segment_bytes
+        self._segment_bytes_most = self._segment_bytes = segment_bytes
+        self._segment_ms = -1
+        """After which a segment is followed by a new one; -1: never for that."""
+        self._clock = clock
         self._control_file, self._control, values = control
         self.info = SessionInfo(values[0], values[1], values[2])
         self._flags = values[3]
@@ -201,6 +217,11 @@ class PartitionFiles:
         return not self.fault and bool(self._flags & FLAG_AVAILABLE)
 
     @property
+    def first(self) -> int:
+        """The first record that is kept, or will be."""
+        return self._segments[0].first if self._segments else 0
+
+    @property
     def max_txid(self) -> int:
         """The last record; -1 if there is none."""
         return self._segments[-1].last if self._segments else -1
@@ -213,10 +234,11 @@ class PartitionFiles:
 
     def append(self, records: Sequence[Record]) -> None:
         """Write records that continue the log; one that does not fit leaves nothing behind."""
-        if self._segments[-1].end > self._segment_bytes:
-            self._segments[-1].sync()
-            self._segments[-1].sync_index()
-            self._segments.append(Segment(self._folder, self.max_txid + 1, self._key, self.number))
+        last = self._segments[-1]
+        if last.end > self._segment_bytes or (self._is_old(last) and last.last >= last.first):
+            last.sync()
+            last.sync_index()
+            self._segments.append(self._segment(self.max_txid + 1))
         try:
             self._segments[-1].append(records)
         except Damaged as error:
@@ -239,7 +261,8 @@ class PartitionFiles:
             self._write_mark()
 
     def truncate(self, txid: int) -> None:
-        """Cut everything behind ``txid``, durably."""
+        """Cut everything behind ``txid``, durably, but nothing of what was dropped: that was committed."""
+        txid = max(txid, self.first - 1)
         if txid >= self.max_txid:
             return
         if txid < self.mark:
@@ -254,6 +277,68 @@ class PartitionFiles:
         except (OSError, Damaged) as error:
             self.fault = f"a cut failed: {error}; check the disk, then restart the storage node"
             raise
+
+    def retain(self, start: int, bytes_max: int, age_ms_max: int) -> Kept:
+        """Drop segments below ``start``, durably and oldest first; begin there if nothing reaches as far.
+
+        Return what is left, and from where on this node would keep it by size and age.
+        """
+        self._segment_bytes = self._segment_bytes_most
+        if bytes_max >= 0:
+            self._segment_bytes = min(self._segment_bytes, bytes_max // SEGMENTS_KEPT)
+        self._segment_ms = age_ms_max // SEGMENTS_KEPT if age_ms_max >= 0 else -1
+        try:
+            if start > self.max_txid + 1:
+                self._begin_at(start)
+            for _ in range(DROPPED_MAX):
+                if len(self._segments) == 1 or self._segments[1].first > start:
+                    break
+                self._segments.pop(0).remove()
+        except OSError as error:
+            self.fault = f"old transactions cannot be dropped: {error}; check the disk, then restart the storage node"
+            raise
+        wanted = max(self._by_size(bytes_max), self._by_age(age_ms_max))
+        return Kept(self.first, self.max_txid, wanted, sum(segment.size for segment in self._segments))
+
+    def _begin_at(self, start: int) -> None:
+        """Give up what is here, which is committed and dropped elsewhere; a crash on the way leaves a part of it."""
+        self.mark = -1
+        self._write_mark()
+        self._directory.sync_marks()
+        while self._segments:
+            self._segments.pop().remove()
+        self._segments.append(self._segment(start))
+        self.mark = start - 1
+        self._write_mark()
+        self._directory.sync_marks()
+
+    def _by_size(self, bytes_max: int) -> int:
+        sizes = [segment.size for segment in self._segments]
+        left, first = sum(sizes), self.first
+        for size, following in zip(sizes, self._segments[1:], strict=False):
+            if bytes_max < 0 or left <= bytes_max:
+                break
+            left, first = left - size, following.first
+        return first
+
+    def _by_age(self, age_ms_max: int) -> int:
+        """What is before a segment was appended before it was made; it was not made later than those that follow."""
+        if age_ms_max < 0:
+            return self.first
+        made = now = self._clock.ms(self._segments[-1].created_ms)
+        for segment in reversed(self._segments[1:]):
+            made = min(made, segment.created_ms)
+            if made <= now - age_ms_max:
+                return segment.first
+        return self.first
+
+    def _is_old(self, segment: Segment) -> bool:
+        return self._segment_ms >= 0 and self._clock.ms(segment.created_ms) - segment.created_ms > self._segment_ms
+
+    def _segment(self, first: int) -> Segment:
+        """Open a segment; the time of a new one is not before that of the last."""
+        now = self._clock.ms(self._segments[-1].created_ms if self._segments else 0)
+        return Segment(self._folder, first, self._key, self.number, now)
 
     def set_info(self, info: SessionInfo) -> None:
         """Make the records durable, then the session."""
@@ -313,11 +398,14 @@ class PartitionFiles:
 
     def _recover(self) -> None:
         names = [name for name in self._folder.names() if name.endswith(".seg") and len(name) == 23]
+        for name in self._folder.names():
+            if name.endswith(".idx") and f"{name[:-4]}.seg" not in names:  # the power went while both were removed
+                self._folder.remove(name)
         firsts = sorted(int(name[:19]) for name in names) or [0]
         for first in firsts:
             if self._segments and first != self.max_txid + 1:
                 raise Damaged(f"segment {first} does not follow transaction {self.max_txid}")
-            segment = Segment(self._folder, first, self._key, self.number)
+            segment = self._segment(first)
             self._segments.append(segment)
             fault = segment.recover(self.info.local_lwm)
             torn = segment.last >= self.mark and first == firsts[-1]

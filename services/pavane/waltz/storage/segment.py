@@ -1,7 +1,6 @@
 """One segment of a partition's log: records in a ``.seg`` file, their offsets in an ``.idx`` file (12.2, 12.3)."""
 
 import struct
-import time
 import zlib
 from collections.abc import Sequence
 from uuid import UUID
@@ -25,14 +24,13 @@ OVERHEAD_BYTES = RECORD_LAYOUT.size + _CRC.size
 class Segment:
     """Records from ``first`` on. A new one is made durable, empty, before anything is written to it."""
 
-    def __init__(self, folder: Folder, first: int, key: UUID, partition: int) -> None:
+    def __init__(self, folder: Folder, first: int, key: UUID, partition: int, now_ms: int) -> None:
         self.first = first
         self._folder = folder
         self._name = f"{first:019d}"
-        self._head = SEGMENT_HEAD.pack(VERSION, time.time_ns() // 1_000_000, key.bytes, partition, first).ljust(
-            HEADER_BYTES, b"\0"
-        )
+        self._head = SEGMENT_HEAD.pack(VERSION, now_ms, key.bytes, partition, first).ljust(HEADER_BYTES, b"\0")
         self._seg, self._idx = self._open("seg"), self._open("idx")
+        self.created_ms: int = SEGMENT_HEAD.unpack_from(self._seg.read(0, HEADER_BYTES))[1]
         self.end = max(HEADER_BYTES, self._seg.size)
         self.last = first - 1
         self._index_synced = first - 1
@@ -54,6 +52,11 @@ class Segment:
         file.sync()
         self._folder.sync()
         return file
+
+    @property
+    def size(self) -> int:
+        """Bytes of both files."""
+        return self.end + self._idx.size
 
     def close(self) -> None:
         """Close both files."""

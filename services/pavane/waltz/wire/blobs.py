@@ -112,11 +112,12 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """The current store session of a partition and its replicas."""
+    """The current store session of a partition and its replicas; ``start`` is the first transaction that is kept."""
 
     generation: int
     session: int
     replicas: tuple[ReplicaState, ...]
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,20 @@ class ServerRollout:
 EMPTY_ASSIGNMENT = PartitionAssignment(-1, 0, ())
 EMPTY_METADATA = PartitionMetadata(-1, -1, ())
 
+
+class _Start:
+    """Ours: behind what the original writes, where something was trimmed; else nothing, so that the bytes are its."""
+
+    size_min = 0
+
+    def put(self, out: bytearray, value: int) -> None:
+        if value:
+            INT64.put(out, value)
+
+    def get(self, body: bytes, at: int) -> tuple[int, int]:
+        return (0, at) if at == len(body) else INT64.get(body, at)
+
+
 _V = Constant(_VERSION)
 _NODES = Listed(Layout(NodeNumber, JAVA_TEXT, INT32))
 _ASSIGNED = Layout(AssignedPartition, INT32, INT32)
@@ -152,6 +167,6 @@ STORE_PARAMS = Layout(StoreParams, _V, UUID, INT32)
 REPLICA_ASSIGNMENTS = Layout(ReplicaAssignments, _V, Listed(_REPLICA))
 GROUP_DESCRIPTOR = Layout(GroupDescriptor, _V, _NODES)
 CONNECTION_METADATA = Layout(ConnectionMetadata, _V, _NODES)
-PARTITION_METADATA = Layout(PartitionMetadata, _V, INT32, INT64, Listed(_STATE))
+PARTITION_METADATA = Layout(PartitionMetadata, _V, INT32, INT64, Listed(_STATE), _Start())
 ROLLOUT = Layout(Rollout, _V, INT32, INT32)
 SERVER_ROLLOUT = Layout(ServerRollout, _V, INT32, INT32)

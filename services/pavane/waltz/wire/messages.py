@@ -16,6 +16,7 @@ FLAG_NO_PAYLOAD = 1  # FeedBatchRequest
 FLAG_CAUGHT_UP = 1  # FeedBatch: its last item is the server's HWM
 FLAG_SUSPENDED = 2  # FeedBatch: a credit reached 0
 FLAG_CLIENT_ID = 1  # ViewRequest: hand out a client id
+FLAG_DRY_RUN = 1  # TrimRequest: only say what would happen
 
 
 class MountState(IntEnum):
@@ -98,10 +99,19 @@ class TransactionDataResponse:
     result: bytes | str
 
 
-def no_such_transaction(reqid: ReqId, txid: int) -> TransactionDataResponse:
-    """Return the answer about a transaction that is not committed, in the original's words, which logs are read for."""
+def no_such_transaction(reqid: ReqId, txid: int, first: int) -> TransactionDataResponse:
+    """Return the answer about a transaction that is not committed, in the original's words, which logs are read for.
+
+    ``first`` is the first one that there is.
+    """
     name = "com.wepay.waltz.store.exception.TransactionNotFoundException"
-    return TransactionDataResponse(reqid, txid, f"{name}: partition={reqid.partition}transactionId={txid}")
+    trimmed = f" ({begins(reqid.partition, first)})" if txid < first else ""
+    return TransactionDataResponse(reqid, txid, f"{name}: partition={reqid.partition}transactionId={txid}{trimmed}")
+
+
+def begins(partition: int, first: int) -> str:
+    """Return what is said to those who want something older."""
+    return f"partition {partition} begins with transaction {first}: older ones were trimmed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,3 +366,22 @@ class View:
     partitions: int
     client_id: int
     servers: tuple[ViewServer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrimRequest:
+    """Let the log begin with ``before``: what is below is given up for good, unless FLAG_DRY_RUN is set."""
+
+    reqid: ReqId
+    before: int
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrimResponse:
+    """The log began with ``former`` and begins with ``start`` now, durably, or would; it ends with ``hwm``."""
+
+    reqid: ReqId
+    former: int
+    start: int
+    hwm: int

@@ -29,7 +29,7 @@ from pavane.waltz.wire.fields import (
     new,
     read_count,
 )
-from pavane.waltz.wire.tables import Table
+from pavane.waltz.wire.tables import Rows, Table
 from pavane.wire import LocalProtocolError, RemoteProtocolError
 
 RECORDS_MAX = 1000  # of one list
@@ -245,6 +245,30 @@ class RecordListResponse:
     records: tuple[Record, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """Ours: the log begins with ``start``, so drop what is below; and say what ``bytes_max`` and ``age_ms_max`` leave.
+
+    -1: no such limit.
+    """
+
+    head: Head
+    start: int
+    bytes_max: int
+    age_ms_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """A node has ``first`` to ``last`` in ``size`` bytes. By its files and clock the log may begin with ``wanted``."""
+
+    head: Head
+    first: int
+    last: int
+    wanted: int
+    size: int
+
+
 _HEAD = Ids("qqi", Head)
 _RECORD_HEADER = Layout(RecordHeader, INT64, REQID, INT32)
 _STACK_LINE = Layout(StackLine, NULLABLE_TEXT, NULLABLE_TEXT, NULLABLE_TEXT, INT32)
@@ -299,35 +323,35 @@ class _Records:
 _HEADERS = Listed(_RECORD_HEADER, RECORDS_MAX)
 _RECORDS = _Records()
 
+_REQUESTS: Rows = {
+    1: Layout(Open, _HEAD, UUID, INT32),
+    2: Layout(LastSessionInfoRequest, _HEAD, BOOLEAN),
+    4: Layout(SetLowWaterMark, _HEAD, INT64, BOOLEAN),
+    5: Layout(Truncate, _HEAD, INT64, BOOLEAN),
+    6: Layout(Append, _HEAD, _RECORDS, BOOLEAN),
+    9: Layout(RecordHeaderRequest, _HEAD, INT64),
+    11: Layout(RecordRequest, _HEAD, INT64),
+    13: Layout(MaxTransactionIdRequest, _HEAD, BOOLEAN),
+    15: Layout(RecordHeaderListRequest, _HEAD, INT64, INT32),
+    17: Layout(RecordListRequest, _HEAD, INT64, INT32),
+}
+_RESPONSES: Rows = {
+    3: Layout(LastSessionInfoResponse, _HEAD, INT64, INT64, INT64),
+    7: Layout(Success, _HEAD),
+    8: Layout(Failure, _HEAD, NULLABLE_TEXT, _STACK),
+    10: Layout(RecordHeaderResponse, _HEAD, Optional(_RECORD_HEADER)),
+    12: Layout(RecordResponse, _HEAD, Optional(_RECORD)),
+    14: Layout(MaxTransactionIdResponse, _HEAD, INT64),
+    16: Layout(RecordHeaderListResponse, _HEAD, _HEADERS),
+    18: Layout(RecordListResponse, _HEAD, _RECORDS),
+}
 STORAGE_REQUESTS: Mapping[int, Table] = {
-    0: Table(
-        {
-            1: Layout(Open, _HEAD, UUID, INT32),
-            2: Layout(LastSessionInfoRequest, _HEAD, BOOLEAN),
-            4: Layout(SetLowWaterMark, _HEAD, INT64, BOOLEAN),
-            5: Layout(Truncate, _HEAD, INT64, BOOLEAN),
-            6: Layout(Append, _HEAD, _RECORDS, BOOLEAN),
-            9: Layout(RecordHeaderRequest, _HEAD, INT64),
-            11: Layout(RecordRequest, _HEAD, INT64),
-            13: Layout(MaxTransactionIdRequest, _HEAD, BOOLEAN),
-            15: Layout(RecordHeaderListRequest, _HEAD, INT64, INT32),
-            17: Layout(RecordListRequest, _HEAD, INT64, INT32),
-        }
-    )
+    0: Table(_REQUESTS),
+    1: Table({**_REQUESTS, 19: Layout(Retain, _HEAD, INT64, INT64, INT64)}),
 }
 STORAGE_RESPONSES: Mapping[int, Table] = {
-    0: Table(
-        {
-            3: Layout(LastSessionInfoResponse, _HEAD, INT64, INT64, INT64),
-            7: Layout(Success, _HEAD),
-            8: Layout(Failure, _HEAD, NULLABLE_TEXT, _STACK),
-            10: Layout(RecordHeaderResponse, _HEAD, Optional(_RECORD_HEADER)),
-            12: Layout(RecordResponse, _HEAD, Optional(_RECORD)),
-            14: Layout(MaxTransactionIdResponse, _HEAD, INT64),
-            16: Layout(RecordHeaderListResponse, _HEAD, _HEADERS),
-            18: Layout(RecordListResponse, _HEAD, _RECORDS),
-        }
-    )
+    0: Table(_RESPONSES),
+    1: Table({**_RESPONSES, 20: Layout(Retained, _HEAD, INT64, INT64, INT64, INT64)}),
 }
 
 

@@ -227,6 +227,7 @@ _C5: Rows = {
     34: Layout(m.FeedCredit, REQID, INT32, INT32),
     37: _Appends(m.AppendIdempotent, REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, INT32, INT64, INT32, CHECKED_DATA),
     45: Layout(m.ViewRequest, REQID, INT32),
+    47: Layout(m.TrimRequest, REQID, INT64, INT32),
 }
 
 _S0: Rows = {
@@ -254,6 +255,7 @@ _S5: Rows = {
     35: Layout(m.Reject, REQID, BYTE, Enumerated(INT32, RejectCode), INT64, INT32, TEXT),
     36: _Acks(m.AppendAck, REQID, INT64, INT32),
     46: Layout(m.View, REQID, TEXT, INT32, INT32, INT32, Listed(_VIEW_SERVER)),
+    48: Layout(m.TrimResponse, REQID, INT64, INT64, INT64),
 }
 
 
