@@ -1,4 +1,4 @@
-"""``pavane waltz append|feed|get|hwm|partitions`` by ``--servers``."""
+"""``pavane waltz append|feed|get|hwm|partitions|trim`` by ``--servers``."""
 
 import asyncio
 import json
@@ -77,6 +77,13 @@ async def test_transactions_from_the_shell() -> None:
         assert lines[0].split() == ["PARTITION", "SERVER", "GENERATION", "STAGE", "HWM"]
         assert lines[1].split() == ["0", cluster.addresses[0], "1", "ReadWrite", "1"]
         assert lines[2].split() == ["1", cluster.addresses[1], "1", "ReadWrite", "0"]
+        begins = "partition 0 {} with transaction 1: 1 fewer than before\n"
+        assert await waltz(cluster, "trim", "--before", "1", "--dry-run") == begins.format("would begin")
+        assert await waltz(cluster, "get", "0") == "opened\n"
+        assert await waltz(cluster, "trim", "--before", "1") == begins.format("begins")
+        with pytest.raises(UserError, match="TRIMMED") as caught:
+            await waltz(cluster, "get", "0")
+        assert caught.value.code is ExitCode.NOT_FOUND
 
 
 async def test_a_conflict_has_an_exit_code_of_its_own_and_says_what_to_do() -> None:

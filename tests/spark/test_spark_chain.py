@@ -68,6 +68,9 @@ class MemoryLog:
     async def hwm(self, partition: int) -> int:
         return len(self.records[partition]) - 1
 
+    async def first(self, partition: int) -> int:
+        return 0
+
     async def partitions(self) -> Mapping[int, object]:
         return self.records
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self, TypeVar
 from pavane.dataflow.log import Log, Transaction
 from pavane.spark.errors import DataLossError
 from pavane.spark.options import Tls
+from pavane.waltz.errors import Trimmed
 
 READ_BYTES_MAX = 4 * 2**20  # Of one step of a read: rows enough for Arrow, little beside Spark's own memory.
 READ_TRANSACTIONS_MAX = 65_536  # The same where transactions are small.
@@ -29,6 +30,10 @@ class Client(Log, Protocol):
 
     async def partitions(self) -> Mapping[int, object]:
         """Return the partitions, and who owns them."""
+        ...
+
+    async def first(self, partition: int) -> int:
+        """Return the first transaction that is kept."""
         ...
 
 
@@ -93,8 +98,20 @@ class BlockingLog:
 
         return {p: hwm + 1 for p, hwm in zip(wanted, self._wait(asked()), strict=True)}
 
-    def read(self, partition: int, start: int, stop: int) -> Iterator[list[Transaction]]:
-        """Yield the records `start` up to but not `stop`, in steps. Raises DataLossError if they are not there."""
+    def firsts(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Return for each partition the position of its first record."""
+        wanted = list(partitions)
+
+        async def asked() -> list[int]:
+            return await asyncio.gather(*(self._client.first(p) for p in wanted))
+
+        return dict(zip(wanted, self._wait(asked()), strict=True))
+
+    def read(self, partition: int, start: int, stop: int, *, fail: bool = True) -> Iterator[list[Transaction]]:
+        """Yield the records `start` up to but not `stop`, in steps. Raises DataLossError if they are not there.
+
+        Unless `fail`, those that were trimmed are left out.
+        """
         records = self._client.read(partition, start, stop)
 
         async def some() -> list[Transaction]:
@@ -115,6 +132,13 @@ class BlockingLog:
                 raise DataLossError(
                     f"partition {partition} ends before transaction {start}; {stop - start} more were there."
                 )
+        except Trimmed as error:
+            if fail:
+                raise DataLossError(
+                    f"{str(error).removeprefix('TRIMMED: ')}, but the read must go on at {start}. Begin anew (with a "
+                    "new checkpoint), or accept the loss with option 'failOnDataLoss' = 'false'."
+                ) from None
+            yield from self.read(partition, min(error.first, stop), stop, fail=False)
         finally:
             close = getattr(records, "aclose", None)
             if close is not None and not self._closed:  # The loop's end closes what its reader left half read.

@@ -36,10 +36,10 @@ def from_json(offset: Mapping[str, int]) -> Offset:
     return {int(partition): int(position) for partition, position in offset.items()}
 
 
-def resolve(option: str, value: str, ends: Mapping[int, int]) -> Offset:
-    """Return the positions that an option means; `ends` are the positions behind the last record."""
+def resolve(option: str, value: str, firsts: Mapping[int, int], ends: Mapping[int, int]) -> Offset:
+    """Return the positions that an option means; `firsts` are those of the first record, `ends` behind the last one."""
     if value.lower() == "earliest":
-        return dict.fromkeys(ends, 0)
+        return dict(firsts)
     if value.lower() == "latest":
         return dict(ends)
     wrong = OptionError(
@@ -62,7 +62,7 @@ def resolve(option: str, value: str, ends: Mapping[int, int]) -> Offset:
             f"option {option!r} names the partitions {sorted(given)}, but the read has {sorted(ends)}: it must name "
             "each of them."
         )
-    words = {EARLIEST: dict.fromkeys(ends, 0), LATEST: ends}
+    words = {EARLIEST: firsts, LATEST: ends}
     return {p: words[position][p] if position in words else position for p, position in given.items()}
 
 

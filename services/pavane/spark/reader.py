@@ -86,7 +86,8 @@ class _Reading:
     def _read_range(self, log: BlockingLog, wanted: offsets.Range) -> Iterator[pa.RecordBatch]:
         decoder = Decoder(self._columns, self._options.mode, wanted.partition)
         raw = self._options.format.value == "raw"
-        for records in log.read(wanted.partition, wanted.start, wanted.stop):
+        fail = self._options.fail_on_data_loss
+        for records in log.read(wanted.partition, wanted.start, wanted.stop, fail=fail):
             if not raw:
                 check_ordinary(records, wanted.partition, chains.CHAIN_HEADER)
             yield from decoder.batches(records, self._options.format)
@@ -100,8 +101,9 @@ class BatchReader(_Reading, DataSourceReader):
         options = self._options
         with self._log() as log:
             ends = self._ends(log)
-            start = offsets.resolve("startingOffsets", options.starting, ends)
-            stop = offsets.resolve("endingOffsets", options.ending, ends)
+            firsts = log.firsts(ends)
+            start = offsets.resolve("startingOffsets", options.starting, firsts, ends)
+            stop = offsets.resolve("endingOffsets", options.ending, firsts, ends)
             start = offsets.check_held(start, ends, fail=options.fail_on_data_loss)
             stop = offsets.check_held(stop, ends, fail=options.fail_on_data_loss)
             return [*self._tasks(log, start, stop)] or [Task()]
@@ -125,7 +127,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._initial is None:
             with self._log() as log:
                 ends = self._ends(log)
-            start = offsets.resolve("startingOffsets", self._options.starting, ends)
+                start = offsets.resolve("startingOffsets", self._options.starting, log.firsts(ends), ends)
             start = offsets.check_held(start, ends, fail=self._options.fail_on_data_loss)
             self._initial = offsets.to_json(start)
         return self._initial

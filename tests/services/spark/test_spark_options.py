@@ -77,15 +77,16 @@ def test_partitions_are_numbers_and_ranges() -> None:
 
 def test_offsets_are_words_or_json_for_each_partition() -> None:
     ends = {0: 10, 1: 20}
-    assert offsets.resolve("startingOffsets", "earliest", ends) == {0: 0, 1: 0}
-    assert offsets.resolve("endingOffsets", "LATEST", ends) == ends
-    assert offsets.resolve("startingOffsets", '{"0": -1, "1": -2}', ends) == {0: 10, 1: 0}
+    firsts = {0: 0, 1: 7}
+    assert offsets.resolve("startingOffsets", "earliest", firsts, ends) == firsts
+    assert offsets.resolve("endingOffsets", "LATEST", firsts, ends) == ends
+    assert offsets.resolve("startingOffsets", '{"0": -1, "1": -2}', firsts, ends) == {0: 10, 1: 7}
     assert offsets.from_json(offsets.to_json(ends)) == ends
     for wrong in ("soon", "[]", '{"0": "1", "1": 2}', '{"0": -3, "1": 1}', '{"x": 1}', '{"0": true, "1": 1}'):
         with pytest.raises(OptionError, match="it must be earliest, latest or JSON"):
-            offsets.resolve("startingOffsets", wrong, ends)
+            offsets.resolve("startingOffsets", wrong, firsts, ends)
     with pytest.raises(OptionError, match="must name each of them"):
-        offsets.resolve("startingOffsets", '{"0": 1}', ends)
+        offsets.resolve("startingOffsets", '{"0": 1}', firsts, ends)
 
 
 def test_a_log_that_ends_before_the_position_is_a_loss() -> None:
