@@ -108,6 +108,15 @@ def test_pods_can_read_what_is_rendered_for_them(tmp_path: Path) -> None:
         assert GENERATION_LABEL not in body["metadata"]["labels"], "a retirement would take it"
 
 
+def test_servers_alone_are_told_what_is_kept(tmp_path: Path) -> None:
+    """Storage nodes hear it from them: a change of it restarts none."""
+    of = resource(1, 2, retention={"maxAge": "24h", "maxBytes": "64Mi"})
+    config, _, servers = RENDERER.generation(of, revision(of, 2))
+    found = load(WaltzServerSettings.model_validate(ours(servers, config, tmp_path)))
+    assert (found.retention_bytes, found.retention_age_ms) == (64 << 20, 86_400_000)
+    assert RENDERER.standing(of, revision(of, 2)) == RENDERER.standing(resource(1, 2), revision(resource(1, 2), 2))
+
+
 def mark(of: Resource, number: int) -> str:
     (_, _, nodes) = RENDERER.standing(of, revision(of, number))
     return str(nodes.body["spec"]["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION])

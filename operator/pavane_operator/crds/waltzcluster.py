@@ -123,6 +123,16 @@ class Metadata(Model):
     """After this time without a heartbeat a server loses its partitions to others; 500ms to 1m."""
 
 
+class Retention(Model):
+    """How much of each partition is kept. What is older is given up for good, on all storage nodes alike."""
+
+    max_age: Duration | None = Field(default=None, json_schema_extra=marked(Mark.POD))
+    """How long a transaction is kept, from when the log appended it; at least 1m. What is given up may be older by an
+    eighth, and by more where storage nodes were copied anew."""
+    max_bytes: Quantity | None = Field(default=None, json_schema_extra=marked(Mark.POD))
+    """How much a partition takes on each storage node; at least 1Mi. It may be more by what comes within 10 seconds."""
+
+
 class WaltzClusterSpec(CommonSpec):
     """A partitioned log whose appends are checked against locks before they commit."""
 
@@ -182,6 +192,20 @@ class WaltzClusterSpec(CommonSpec):
         ),
     )
     """Where servers and partitions are registered."""
+    retention: Retention | None = Field(
+        default=None,
+        json_schema_extra=rules(
+            rule("has(self.maxAge) || has(self.maxBytes)", "set retention.maxAge, retention.maxBytes or both"),
+            rule(
+                "!has(self.maxAge) || duration(self.maxAge) >= duration('1m')", "retention.maxAge must be at least 1m"
+            ),
+            rule(
+                "!has(self.maxBytes) || quantity(string(self.maxBytes)).compareTo(quantity('1Mi')) >= 0",
+                "retention.maxBytes must be at least 1Mi",
+            ),
+        ),
+    )
+    """How much of each partition is kept; if absent, all."""
     deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.RETAIN, json_schema_extra=marked(Mark.CONTROL))
     """Whether the volumes of the storage nodes are kept when the resource is deleted."""
 
@@ -195,6 +219,8 @@ class PartitionCounts(StatusModel):
     """Partitions whose owner accepts appends."""
     replicated: Count
     """Partitions with a replica on every participating storage node."""
+    trimmed: Count | None = None
+    """Partitions whose first transactions were given up."""
 
 
 class WaltzClusterStatus(Status):

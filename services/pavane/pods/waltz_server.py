@@ -20,6 +20,7 @@ from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.waltz.aio.cluster import ClusterConfig, check_tree, make_tree, read_rollout, read_view, set_rollout
+from pavane.waltz.core.retention import Policy
 from pavane.waltz.server import WaltzServer
 from pavane.waltz.state.metadata import MetadataError
 from pavane.wire import Stage
@@ -121,6 +122,7 @@ class WaltzPod(StagedPod[WaltzRole]):
             generation=settings.generation,
             client_tls=certificates.open_port if certificates is not None else None,
             storage_tls=certificates.dialling if certificates is not None else None,
+            policy=Policy(config.retention_bytes, config.retention_age_ms),
         )
         self._judged = self._ours = False
         role = WaltzRole(self._server, settings.generation)

@@ -66,6 +66,11 @@ class WaltzConfig(BaseModel):
     session_timeout_ms: int = Field(default=1000, ge=100, le=60_000)
     """Lease of a server in the metadata store: after this long without it its partitions move."""
 
+    retention_bytes: int = Field(default=-1, ge=-1)
+    """How much of a partition a storage node keeps; -1: all. For servers."""
+    retention_age_ms: int = Field(default=-1, ge=-1)
+    """How long a transaction is kept; -1: for ever. For servers."""
+
     @field_validator("storage")
     @classmethod
     def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pavane.waltz.aio.cluster import ClusterConfig, make_tree
 from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.aio.storage import StorageServer
 from pavane.waltz.aio.stream import Stream
+from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.server import WaltzServer
 from pavane.waltz.state.metadata import Metadata
 from pavane.waltz.storage import Directory
@@ -100,8 +101,10 @@ class Log:
         certificates: Certificates | None = None,
         metadata: Metadata | None = None,
         root: str = "/ledger",
+        policy: Policy = KEEP_ALL,
     ) -> None:
         self.certificates = certificates
+        self.policy = policy
         self.folder = folder
         self.ports = free_ports(nodes)
         storage = tuple(f"127.0.0.1:{port}" for port in self.ports)
@@ -135,6 +138,7 @@ class Log:
             generation=generation,
             client_tls=tls.open_port if tls is not None else None,
             storage_tls=tls.dialling if tls is not None else None,
+            policy=self.policy,
         )
         await server.start("127.0.0.1", 0)
         server.allow_writes()
@@ -180,9 +184,10 @@ async def running_log(
     certificates: Certificates | None = None,
     metadata: Metadata | None = None,
     root: str = "/ledger",
+    policy: Policy = KEEP_ALL,
 ) -> AsyncIterator[Log]:
     """Run a log until the test is over."""
-    log = Log(folder, partitions, nodes, certificates, metadata, root)
+    log = Log(folder, partitions, nodes, certificates, metadata, root, policy)
     await make_tree(log.metadata, log.config)
     try:
         for index in range(nodes):

@@ -87,7 +87,12 @@ def facts(resource: Resource, registry: Registry | None, faults: Faults = NO_FAU
         members=frozenset(),
         settling=bool(active) and (writable < total or len(counts.replicated) < total or any(faults.values())),
         own_status={
-            "partitions": PartitionCounts(total=total, writable=writable, replicated=len(counts.replicated)),
+            "partitions": PartitionCounts(
+                total=total,
+                writable=writable,
+                replicated=len(counts.replicated),
+                trimmed=sum(one.start > 0 for one in (registry.partitions or {}).values()),
+            ),
             "writable": f"{writable}/{total}",
         },
         conditions=_conditions(counts, total, faults) if active else (),

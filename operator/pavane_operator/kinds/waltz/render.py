@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane_operator.crds.tls import TlsMode
-from pavane_operator.crds.values import parse_duration
+from pavane_operator.crds.values import parse_duration, parse_quantity
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.port import NOTHING
@@ -56,7 +56,7 @@ class WaltzRenderer(BaseRenderer):
         """The ControllerRevision `{name}-g{n}`: what its servers are made of, and the storage nodes once it serves."""
         spec, defaults = _spec(resource), self._defaults
         servers = Content(
-            config=_config(resource, spec),
+            config=_config(resource, spec) | _retention(spec),
             template=pod.server(Inputs.of(resource, generation, defaults, repair), spec),
             ports=(names.WALTZ_PORT, STAGE, OPS),
         )
@@ -162,6 +162,16 @@ def _config(resource: Resource, spec: WaltzClusterSpec) -> dict[str, Any]:
         "storage": names.storage_addresses(resource.name, resource.namespace, spec.storage.nodes),
         "session_timeout_ms": int(parse_duration(spec.metadata.session_timeout).total_seconds() * 1000),
     }
+
+
+def _retention(spec: WaltzClusterSpec) -> dict[str, Any]:
+    """What servers, which decide it, let storage nodes keep."""
+    kept, found = spec.retention, {}
+    if kept is not None and kept.max_bytes is not None:
+        found["retention_bytes"] = int(parse_quantity(kept.max_bytes))
+    if kept is not None and kept.max_age is not None:
+        found["retention_age_ms"] = int(parse_duration(kept.max_age).total_seconds() * 1000)
+    return found
 
 
 def _claim(resource: Resource, spec: WaltzClusterSpec, labels: Mapping[str, str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration, kind_of
 from pavane.waltz.core.feed import ENDS, Feeds, batch_fault
 from pavane.waltz.core.outputs import Appended, Hangup, Output, Reply
+from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.rounds import Rounds, earliest
 from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from pavane.waltz.core.storing import PartitionStage, Storing
@@ -66,8 +67,9 @@ class Partition(Storing):
         rounds: Rounds,
         floor: int = -1,
         rules: recovery.Rules = recovery.RULES,
+        policy: Policy = KEEP_ALL,
     ) -> None:
-        super().__init__(number, generation, nodes, up, out, floor, rules)
+        super().__init__(number, generation, nodes, up, out, floor, rules, policy=policy)
         self._rounds = rounds
         self.clients: dict[int, Registration] = {}
         self._close_due: float | None = None

@@ -12,6 +12,7 @@ from pavane.waltz.core.connection import PARKED_MAX, Connection, kind_of
 from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Reply, WriteAssignment
 from pavane.waltz.core.partition import PARK_S, Partition
 from pavane.waltz.core.reader import Reader
+from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.rounds import Rounds, earliest
 from pavane.waltz.core.storing import PartitionStage
 from pavane.waltz.errors import RejectCode
@@ -39,9 +40,11 @@ _PARTITION_MESSAGES = (
 
 
 class ServerCore:
-    """Server ``server_id`` of a cluster named ``cluster`` with ``partitions``."""
+    """Server ``server_id`` of a cluster named ``cluster`` with ``partitions``; ``policy`` says what of them is kept."""
 
-    def __init__(self, server_id: int, cluster: str, partitions: int, *, rules: Rules = RULES) -> None:
+    def __init__(
+        self, server_id: int, cluster: str, partitions: int, *, rules: Rules = RULES, policy: Policy = KEEP_ALL
+    ) -> None:
         self.server_id = server_id
         self.cluster = cluster
         self.view: ClusterView | None = None
@@ -55,6 +58,7 @@ class ServerCore:
         """Whether the server holds its lease and was told to write."""
         self._partitions = partitions
         self._rules = rules
+        self._policy = policy
         self._connections: dict[int, Connection] = {}
         self._up: set[str] = set()
         self._views_asked: dict[tuple[int, int], m.ViewRequest] = {}
@@ -189,7 +193,15 @@ class ServerCore:
                 self._remember(self.owned.get(number))
                 floor = self._published.get(number, -1)
                 present = Partition(
-                    number, generation, nodes, self._up, self._out, rounds=self._rounds, floor=floor, rules=self._rules
+                    number,
+                    generation,
+                    nodes,
+                    self._up,
+                    self._out,
+                    rounds=self._rounds,
+                    floor=floor,
+                    rules=self._rules,
+                    policy=self._policy,
                 )
                 self.owned[number] = present
                 present.start(now)

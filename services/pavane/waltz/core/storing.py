@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, Recovered
-from pavane.waltz.core.retention import KEEP_ALL, LOOK_S
+from pavane.waltz.core.retention import LOOK_S, Policy
 from pavane.waltz.core.session import Session
 from pavane.waltz.state import recovery
 from pavane.waltz.wire.blobs import PartitionMetadata
@@ -37,6 +37,8 @@ class Storing(ABC):
         out: list[Output],
         floor: int,
         rules: recovery.Rules,
+        *,
+        policy: Policy,
     ) -> None:
         self.number = number
         self.generation = generation
@@ -45,7 +47,7 @@ class Storing(ABC):
         self.nodes = tuple(nodes)
         self.first = 0
         """The first transaction that is kept."""
-        self.policy = KEEP_ALL
+        self.policy = policy
         self.reason = "opening"
         self.ended_by = ""
         """Why the last store session has ended."""
@@ -87,6 +89,11 @@ class Storing(ABC):
         if self.healthy:
             return ""
         return (self._session.blocker if self._session is not None else "") or self.reason
+
+    @property
+    def untrimmed(self) -> dict[str, str]:
+        """Which storage nodes could not drop what they should when they were last asked, and why."""
+        return dict(self._session.told.refused) if self._session is not None else {}
 
     @property
     def session(self) -> Session | None:

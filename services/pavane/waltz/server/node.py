@@ -83,7 +83,9 @@ class StorageNode:
         ]
         for files in self.server.directory.assigned():
             labels = {"partition": str(files.number)}
+            found.append(Metric("pavane_waltz_storage_first_transaction", labels, files.first))
             found.append(Metric("pavane_waltz_storage_max_transaction", labels, files.max_txid))
+            found.append(Metric("pavane_waltz_storage_bytes", labels, files.size))
             found.append(Metric("pavane_waltz_storage_available", labels, files.available))
         return found
 

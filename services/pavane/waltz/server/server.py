@@ -16,6 +16,7 @@ from pavane.waltz.aio.listener import Listener
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.cluster import ClusterView
+from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.server import ServerCore, storage_nodes
 from pavane.waltz.server.elsewhere import Elsewhere
 from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, NodeExists, Paths
@@ -35,8 +36,9 @@ _logger = logging.getLogger(__name__)
 class WaltzServer:
     """Serves clients on ``host:port``, which others reach as ``advertise``; writes once ``allow_writes`` was called.
 
-    ``generation`` is that of the pod, 0 outside of rollouts. ``client_tls`` is for the client port, ``storage_tls`` for
-    the links to storage nodes. ``failure`` is done when the server cannot go on.
+    ``generation`` is that of the pod, 0 outside of rollouts. ``policy`` says what is kept of each partition.
+    ``client_tls`` is for the client port, ``storage_tls`` for the links to storage nodes. ``failure`` is done when the
+    server cannot go on.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class WaltzServer:
         generation: int = 0,
         client_tls: ssl.SSLContext | None = None,
         storage_tls: ssl.SSLContext | None = None,
+        policy: Policy = KEEP_ALL,
     ) -> None:
         self.config = config
+        self._policy = policy
         self.metadata = metadata
         self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.core: ServerCore | None = None
@@ -93,7 +97,7 @@ class WaltzServer:
     async def start(self, host: str, port: int) -> None:
         """Take a server id, listen and follow the cluster. Raises ``OSError`` and ``MetadataError``."""
         number = await cluster.next_id(self.metadata, self._paths.server_ids)
-        self.core = ServerCore(number, self.config.name, self.config.partitions)
+        self.core = ServerCore(number, self.config.name, self.config.partitions, policy=self._policy)
         self._adapter = CoreAdapter(self.core, self._execute, self._fail)
         await self._listener.start(host, port, self._client_tls)
         self._adapter.begin(self._follow(), name="waltz view")
@@ -130,6 +134,8 @@ class WaltzServer:
                     "hwm": one.hwm,
                     "writable": one.healthy,
                     "blocker": one.blocker,
+                    "first": one.first,
+                    "untrimmed": one.untrimmed,
                 }
                 for one in self.running.owned.values()
             ],
@@ -150,6 +156,8 @@ class WaltzServer:
             found += [
                 Metric("pavane_waltz_writable", labels, one.healthy),
                 Metric("pavane_waltz_high_water_mark", labels, -1 if one.hwm is None else one.hwm),
+                Metric("pavane_waltz_first_transaction", labels, one.first),
+                Metric("pavane_waltz_untrimmed_copies", labels, len(one.untrimmed)),
                 Metric("pavane_waltz_generation", labels, one.generation),
                 Metric("pavane_waltz_appended_total", labels, one.appended),
                 Metric("pavane_waltz_conflicts_total", labels, one.conflicts),

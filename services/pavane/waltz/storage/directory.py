@@ -222,6 +222,11 @@ class PartitionFiles:
         return self._segments[0].first if self._segments else 0
 
     @property
+    def size(self) -> int:
+        """Bytes of all segments and their indexes."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
     def max_txid(self) -> int:
         """The last record; -1 if there is none."""
         return self._segments[-1].last if self._segments else -1
@@ -298,7 +303,7 @@ class PartitionFiles:
             self.fault = f"old transactions cannot be dropped: {error}; check the disk, then restart the storage node"
             raise
         wanted = max(self._by_size(bytes_max), self._by_age(age_ms_max))
-        return Kept(self.first, self.max_txid, wanted, sum(segment.size for segment in self._segments))
+        return Kept(self.first, self.max_txid, wanted, self.size)
 
     def _begin_at(self, start: int) -> None:
         """Give up what is here, which is committed and dropped elsewhere; a crash on the way leaves a part of it."""
@@ -333,7 +338,10 @@ class PartitionFiles:
         return self.first
 
     def _is_old(self, segment: Segment) -> bool:
-        return self._segment_ms >= 0 and self._clock.ms(segment.created_ms) - segment.created_ms > self._segment_ms
+        """Whether it has served for its time, or was made at a time that is still to come, which says nothing."""
+        if self._segment_ms < 0:
+            return False
+        return not 0 <= self._clock.ms(segment.created_ms) - segment.created_ms <= self._segment_ms
 
     def _segment(self, first: int) -> Segment:
         """Open a segment; the time of a new one is not before that of the last."""
