@@ -1,15 +1,20 @@
 """ComputeCluster's rendered objects, and what is wrong with its scripts (docs/specs/operator.md 1.8, 3.5, 4.2)."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from pavane.dataflow import sql
+from pavane.dataflow.ports import Script
 from pavane.pods.compute_settings import ComputeSettings, Engine, load
 from pavane.pods.main import program_of
 from pavane_operator.charts.rules import rules
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.computecluster import ComputeClusterSpec, ComputeClusterStatus
+from pavane_operator.kinds.computecluster import scripts
 from pavane_operator.kinds.computecluster.promotion import ComputePromotion
 from pavane_operator.kinds.computecluster.render import ComputeRenderer
 from pavane_operator.objects.names import Names
@@ -173,6 +178,23 @@ async def test_a_replica_that_is_missing_is_named() -> None:
     alone = tuple(stored(one) for one in RENDERER.generation(resource(1), revision(resource(1))))
     facts = await ComputePromotion("data", "main", UID).observe(resource(1), Observed(True, alone, ()))
     assert [each.type for each in facts.conditions] == ["WritesAllowed"]
+
+
+async def test_scripts_are_read_once_and_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 64 KB takes a second, and each plan asks."""
+    read: list[threading.Thread] = []
+
+    def parse(text: str) -> Script:
+        read.append(threading.current_thread())
+        return sql.parse(text)
+
+    monkeypatch.setattr(scripts, "parse", parse)
+    of = resource(1, scripts={"own": SCRIPT.replace("AS s", "AS of_this_test")})
+    for _ in range(2):
+        await ComputePromotion("data", "main", UID).observe(of, Observed(True, (), ()))
+        assert problems(of) == []
+    assert len(read) == 1
+    assert read[0] is not threading.current_thread()
 
 
 SPARK: dict[str, Any] = {"engine": "Spark", "image": "mine:1", "spark": {"master": "kubernetes"}}

@@ -77,7 +77,8 @@ def _parsed(text: str) -> Script:
 
 async def cluster_of(control: Control, namespace: str, name: str) -> Cluster:
     """Return a ComputeCluster. Raises ``kube.NotFound``."""
-    return Cluster((await control.kube.get(COMPUTE_CLUSTERS, name, namespace))["spec"])
+    spec = (await control.kube.get(COMPUTE_CLUSTERS, name, namespace))["spec"]
+    return await asyncio.to_thread(Cluster, spec)  # it reads scripts
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from sqlglot import exp
@@ -117,8 +118,14 @@ def _decimal(whole: int, scale: int, kinds: Iterable[str]) -> tuple[str, int]:
 
 def cast(node: exp.Expr, kind: str) -> exp.Expr:
     """Return a cast. (`exp.cast` takes any two DECIMAL for one type.)"""
-    wanted = exp.DataType.build(kind, dialect="spark")
-    return node if isinstance(node, exp.Cast) and node.to == wanted else exp.Cast(this=node, to=wanted)
+    wanted = _type(kind)
+    return node if isinstance(node, exp.Cast) and node.to == wanted else exp.Cast(this=node, to=wanted.copy())
+
+
+@lru_cache(maxsize=256)
+def _type(kind: str) -> exp.DataType:
+    """Each literal has one, and the parser takes half a millisecond to read it."""
+    return exp.DataType.build(kind, dialect="spark")
 
 
 def as_double(bound: Bound) -> exp.Expr:

@@ -172,7 +172,7 @@ class _Grouping:
     def __init__(self, select: exp.Select, scope: Scope, places: Places) -> None:
         self._places = places
         self._rows = Binder(scope)
-        self._aggregates: list[tuple[exp.Expr, Aggregate]] = []
+        self._aggregates: dict[exp.Expr, tuple[int, Aggregate]] = {}
         self._arguments: list[Bound] = []
         group, having = select.args.get("group"), select.args.get("having")
         parts = [*select.expressions, *(each for each in (having, select.args.get("order")) if each is not None)]
@@ -193,7 +193,7 @@ class _Grouping:
 
     def group(self) -> Group:
         """Return the operator."""
-        return Group(len(self._keys), tuple(aggregate for _, aggregate in self._aggregates))
+        return Group(len(self._keys), tuple(aggregate for _, aggregate in self._aggregates.values()))
 
     def _key(self, node: exp.Expr, select: exp.Select, scope: Scope) -> tuple[exp.Expr, Bound]:
         if isinstance(node, exp.Literal) and node.is_int and 0 < int(node.name) <= len(select.expressions):
@@ -217,11 +217,11 @@ class _Grouping:
                                 "Add it to GROUP BY, or take min or max of it.")  # fmt: skip
         if not isinstance(node, exp.Count | exp.Sum | exp.Avg | exp.Min | exp.Max):
             return None
-        for number, (known, aggregate) in enumerate(self._aggregates):
-            if known == node:
-                return Bound(exp.column(f"c{len(self._keys) + number}"), aggregate.type)
-        self._aggregates.append((node, self._aggregate(node)))
-        return self._special(node)
+        known = self._aggregates.get(node)
+        if known is None:
+            known = self._aggregates[node] = len(self._aggregates), self._aggregate(node)
+        number, aggregate = known
+        return Bound(exp.column(f"c{len(self._keys) + number}"), aggregate.type)
 
     def _try(self, node: exp.Expr) -> Bound | None:
         """Bind an expression over rows, if it has no aggregate in it."""

@@ -5,6 +5,7 @@ import pytest
 from pavane.dataflow.evaluating import QueryError
 from pavane.dataflow.ports import Column, Format, Mode, SqlError
 from pavane.dataflow.querying import Query
+from pavane.dataflow.reading import TOKENS_MAX
 from pavane.dataflow.sql import parse
 
 TABLES = """CREATE TABLE orders (id INT, customer STRING, cents BIGINT, price DECIMAL(12,2), at TIMESTAMP) USING waltz
@@ -191,6 +192,16 @@ def test_a_query_of_views_reads_strings_as_scripts_do() -> None:
     )
     with pytest.raises(QueryError, match="this is no SQL"):
         Query(r"SELECT '\UFFFFFFFF'")
+
+
+def test_what_would_cost_the_parser_is_refused_before_it() -> None:
+    values = ", ".join(str(number % 10) for number in range(30_000 // 6))
+    words = f"more than {TOKENS_MAX} words and signs"
+    with pytest.raises(SqlError, match=rf"line 2, column \d+: .*{words}"):
+        parse(f"CREATE TABLE t (id BIGINT) USING waltz OPTIONS (partitions '0');\n"
+              f"CREATE MATERIALIZED VIEW v AS SELECT id FROM t WHERE id IN ({values})")  # fmt: skip
+    with pytest.raises(QueryError, match=words):
+        Query(f"SELECT id FROM t WHERE id IN ({values})")
 
 
 def test_lines_are_counted_over_all_statements() -> None:

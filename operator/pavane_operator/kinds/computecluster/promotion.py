@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.kinds.computecluster.names import REPLICAS
+from pavane_operator.kinds.computecluster.scripts import faults
 from pavane_operator.kinds.fenced import FencedPromotion
 from pavane_operator.plan.children import STATEFUL_SET, find, pods_of_sets
 from pavane_operator.plan.model import Facts, Manifest, Observed, OwnCondition, Pod, Resource
@@ -25,6 +27,10 @@ class ComputePromotion(FencedPromotion):
 
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
         """See `FencedPromotion`; and whether each replica of the active generation computes."""
+        spec = resource.spec
+        assert isinstance(spec, ComputeClusterSpec)  # noqa: S101 - parsed by the kind's model
+        # Read here, beside the event loop, so that the plan finds them read.
+        await asyncio.to_thread(faults, spec.scripts, spec.partitions.ticks, spec.partitions.views)
         found = await super().observe(resource, observed)
         return replace(found, conditions=(*found.conditions, *_replicated(resource, observed)))
 

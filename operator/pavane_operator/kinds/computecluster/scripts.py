@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from pavane.dataflow.ports import Script, SqlError
 from pavane.dataflow.sql import parse
+
+
+@lru_cache(maxsize=512)
+def _read(text: str) -> Script | str:
+    """Return the script, or what is wrong with it. A long one takes a second, and each plan asks again."""
+    try:
+        return parse(text)
+    except SqlError as error:
+        return str(error)
 
 
 class Scripts:
@@ -18,10 +28,9 @@ class Scripts:
 
     def add(self, name: str, text: str) -> list[str]:
         """Return what is wrong with a script, with line and column; it belongs to these if nothing is."""
-        try:
-            script = parse(text)
-        except SqlError as error:
-            return [str(error)]
+        script = _read(text)
+        if isinstance(script, str):
+            return [script]
         found = [
             f"table {table.name} reads the partition of {self._own[partition]}"
             for table in script.tables

@@ -102,7 +102,7 @@ class Dataflows:
             verdicts: dict[str, Verdict] = {body["metadata"]["name"]: missing(name) for body in dataflows}
             cluster = said = None
         else:
-            result = handing(cluster, dataflows)
+            result = await asyncio.to_thread(handing, cluster, dataflows)  # it reads scripts
             verdicts = result.verdicts
             cluster = await self._applied(cluster, result, namespace, name)
             said = await self._said(cluster, namespace, name) if dataflows else None
