@@ -5,7 +5,8 @@ It means what Spark means. Where DuckDB's own function differs, `translated` nam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import duckdb
 import pyarrow as pa
@@ -16,6 +17,13 @@ from pavane.dataflow.casing import LOWER, UPPER, macros
 from pavane.dataflow.expressions import cast
 from pavane.dataflow.ports import EngineError, ViewError
 
+MADE_BYTES_MAX = 1 << 30
+"""Of the rows that one SELECT makes of a batch, where it joins texts: 30 views, each of which doubles what the one
+before made, would else be a gigabyte for each byte."""
+PIECE_BYTES = 16 << 20
+"""What may come of the rows that are evaluated at once, so that a batch that makes too much is noticed early."""
+TOO_LARGE = f"the texts that it joins are larger than {MADE_BYTES_MAX >> 20} MiB in one step"
+
 
 class PlainEngine:
     """Evaluates a SELECT with DuckDB. Blocks; not thread-safe."""
@@ -24,20 +32,28 @@ class PlainEngine:
         self._connection = duckdb.connect(config={"threads": 1, "enable_external_access": False})
         for macro in macros():
             self._connection.execute(macro)
-        self._translated: dict[str, str] = {}
+        self._translated: dict[str, tuple[str, _Growth]] = {}
 
     def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Return the rows of one SELECT in Spark's SQL over these tables.
 
-        Raises `ViewError` for a value out of range, `EngineError` for anything else.
+        Raises `ViewError` for a value out of range and texts without measure, `EngineError` for anything else.
         """
-        text = self._translated.get(sql)
-        if text is None:
-            text = self._translated[sql] = translated(sql)
+        known = self._translated.get(sql)
+        if known is None:
+            known = self._translated[sql] = translated(sql), _growth(sql)
+        text, growth = known
+        ((name, table),) = tables.items()  # row by row, so pieces of it make pieces of the result
+        made: list[pa.Table] = []
+        size = 0
         try:
-            for name, table in tables.items():
-                self._connection.register(name, _without_zones(table))
-            return self._connection.sql(text).to_arrow_table()
+            for piece in growth.pieces(table):
+                self._connection.register(name, _without_zones(piece))
+                made.append(self._connection.sql(text).to_arrow_table())
+                size += made[-1].nbytes
+                if growth.texts and size > MADE_BYTES_MAX:
+                    raise ViewError(TOO_LARGE)
+            return pa.concat_tables(made)
         except (duckdb.OutOfRangeException, duckdb.ConversionException) as error:
             raise ViewError(f"a value is out of range: {error}") from error
         except duckdb.Error as error:
@@ -46,6 +62,33 @@ class PlainEngine:
     def close(self) -> None:
         """Let go of memory."""
         self._connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """How large a SELECT can make a row."""
+
+    texts: int
+    """Columns that it joins to texts; of other functions no result is larger than what it is made of."""
+    literals_bytes: int
+
+    def pieces(self, table: pa.Table) -> Iterator[pa.Table]:
+        """Yield the rows in pieces of which not too much can come. Raises `ViewError` for a row that is too large."""
+        most = self.texts * table.nbytes + self.literals_bytes * table.num_rows
+        if most <= PIECE_BYTES or table.num_rows <= 1:
+            if most > MADE_BYTES_MAX:
+                raise ViewError(TOO_LARGE)
+            yield table
+            return
+        middle = table.num_rows // 2
+        yield from self.pieces(table.slice(0, middle))
+        yield from self.pieces(table.slice(middle))
+
+
+def _growth(sql: str) -> _Growth:
+    tree = sqlglot.parse_one(sql, dialect="spark")
+    joined = [column for column in tree.find_all(exp.Column) if column.find_ancestor(exp.DPipe, exp.Concat)]
+    return _Growth(len(joined), sum(len(each.name.encode()) for each in tree.find_all(exp.Literal) if each.is_string))
 
 
 def translated(sql: str) -> str:

@@ -9,7 +9,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from pavane.dataflow import flow
+from pavane.dataflow import flow, plain
 from pavane.dataflow.flow import Present, ViewFlow
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import SqlError, ViewError
@@ -106,6 +106,19 @@ def test_decimals_are_added_exactly() -> None:
 def test_a_number_out_of_range_is_said(sql: str) -> None:
     with pytest.raises(ViewError, match=r"out of range|does not fit"):
         contents(sql, "x BIGINT", [((2**62,), 1, 1), ((2**62,), 1, 1)])
+
+
+def test_texts_that_grow_without_measure_end_their_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns, many = "id BIGINT, s STRING", [((number, "ab" * 500), 1, 1) for number in range(300)]
+    monkeypatch.setattr(plain, "PIECE_BYTES", 1 << 16)
+    found = contents("SELECT id, s || s AS x FROM t WHERE id <> 7", columns, many)  # in pieces
+    assert found == Counter({(number, "ab" * 1000): 1 for number in range(300) if number != 7})
+    monkeypatch.setattr(plain, "MADE_BYTES_MAX", 1 << 20)
+    for expression in (" || ".join(["s"] * 8), f"CASE WHEN id > 0 THEN '{'x' * 4000}' || s END"):
+        with pytest.raises(ViewError, match="the texts that it joins are larger than"):
+            contents(f"SELECT id, {expression} AS x FROM t", columns, many)
+    with pytest.raises(ViewError, match="the texts that it joins are larger than"):  # one row is too large already
+        contents("SELECT s || s AS x FROM t", "s STRING", [(("a" * (1 << 20),), 1, 1)])
 
 
 def shown(expression: str, columns: str, *rows: tuple[object, ...]) -> list[object]:
