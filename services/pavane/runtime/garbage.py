@@ -1,9 +1,27 @@
 """Python's garbage collector in a process that holds much for long (docs/specs/raft.md 19.2)."""
 
+import atexit
 import gc
 from typing import Any
 
 _FULL = 2  # the oldest generation: its collection looks at every object that the process holds
+
+
+def freeze() -> None:
+    """Leave what is there now out of all collections but the last.
+
+    At the end of the process it counts again: objects of DuckDB that then were never freed would be listed on stderr,
+    thirty lines behind the last words of the log.
+    """
+    gc.freeze()
+    atexit.unregister(_thaw)
+    atexit.register(_thaw)
+
+
+def _thaw() -> None:
+    if _freeze in gc.callbacks:
+        gc.callbacks.remove(_freeze)
+    gc.unfreeze()
 
 
 def freeze_survivors() -> None:
@@ -13,7 +31,7 @@ def freeze_survivors() -> None:
     What is frozen is freed as ever when nobody refers to it any more; only cycles that become garbage later are not, so
     this is for processes whose large state has none. May be called again.
     """
-    gc.freeze()
+    freeze()
     if _freeze not in gc.callbacks:
         gc.callbacks.append(_freeze)
 

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
+from pavane.runtime.garbage import freeze
 from pavane.telemetry.derived import DERIVED_ATTRIBUTE
 
 EXPORT_TIMEOUT_SECONDS = 3.0  # of one batch with its repetitions; a longer wait would only fill the queue
@@ -40,7 +41,7 @@ def provide(service_name: str, attributes: Mapping[str, str | int]) -> TracerPro
     trace.set_tracer_provider(provider)
     # The modules of the SDK stay for good: no collection need look at them again.
     gc.collect()
-    gc.freeze()
+    freeze()
     return provider
 
 
