@@ -1,12 +1,13 @@
-"""The clock of a pipeline: bindings in a partition of the log that holds nothing else (docs/specs/compute.md 13).
+"""The clock of a pipeline: bindings in a partition of the log that is for nothing else (docs/specs/compute.md 13).
 
-Every binding is whole, and carries the tick, so any tick is found by bisection.
+Every binding is whole, and carries the tick, so any tick is found by bisection. What others appended is stepped over.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from types import UnionType
 
-from pavane.dataflow.entries import CHAIN_HEADER, EntryError, Fence, Minted, Rank, decode, encode
+from pavane.dataflow.entries import CHAIN_HEADER, Fence, Minted, Rank, decode, encode
 from pavane.dataflow.log import Log, Transaction
 from pavane.dataflow.ports import Binding, Fenced
 from pavane.waltz.errors import Conflict, OutcomeUnknown
@@ -43,9 +44,8 @@ class Ticks:
 
     async def rank(self) -> Rank:
         """Return the greatest rank that has written here."""
-        end = await self._log.hwm(self._partition)
-        entry = self._entry(await self._log.get(self._partition, end)) if end >= 0 else None
-        return entry.rank if entry is not None else Rank()
+        found = await self._last_of(Fence | Minted, await self._log.hwm(self._partition) + 1)
+        return found.rank if found is not None else Rank()
 
     async def start(self, tick: int) -> None:
         """Begin to read at the first binding with this tick or a later one."""
@@ -129,8 +129,10 @@ class Ticks:
     async def _read(self, end: int) -> None:
         while self._position < end:
             async for transaction in self._log.read(self._partition, self._position, end):
-                entry = self._entry(transaction)
+                entry = _entry(transaction)
                 self._position = transaction.id + 1
+                if entry is None:
+                    continue
                 self._rank = max(self._rank, entry.rank)
                 if isinstance(entry, Minted):
                     self._last = Binding(entry.tick, entry.next, entry.wall_ms)
@@ -140,18 +142,20 @@ class Ticks:
 
     async def _before(self, position: int) -> Minted | None:
         """Return the last binding before a position; fences lie between them."""
+        found = await self._last_of(Minted, position)
+        assert found is None or isinstance(found, Minted)  # noqa: S101 - that was asked for
+        return found
+
+    async def _last_of(self, kind: type | UnionType, position: int) -> Fence | Minted | None:
         while position > 0:
             position -= 1
-            entry = self._entry(await self._log.get(self._partition, position))
-            if isinstance(entry, Minted):
+            entry = _entry(await self._log.get(self._partition, position))
+            if isinstance(entry, kind):
                 return entry
         return None
 
-    def _entry(self, transaction: Transaction) -> Fence | Minted:
-        entry = decode(transaction.header, transaction.data)
-        if not isinstance(entry, Fence | Minted) or entry.chain != CHAIN:
-            raise EntryError(
-                f"partition {self._partition} is to hold ticks alone, but transaction {transaction.id} is none: choose "
-                "an empty partition"
-            )
-        return entry
+
+def _entry(transaction: Transaction) -> Fence | Minted | None:
+    """Return the entry of a transaction, None for what somebody else appended: no reason to stop the clock."""
+    entry = decode(transaction.header, transaction.data)
+    return entry if isinstance(entry, Fence | Minted) and entry.chain == CHAIN else None

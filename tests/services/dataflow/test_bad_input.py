@@ -13,6 +13,7 @@ from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.sql import parse
+from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
 from tests.services.dataflow.test_views_of_a_log import until
@@ -106,3 +107,28 @@ async def test_bad_oversized_negative_and_late_rows_are_told_and_harm_no_other_s
         assert await reading.listed() == [(1, 5)]
         await reading.append(b'{"id": 5, "cents": 7, "__diff": 2}')
         assert await reading.listed() == [(1, 5), (5, 7)]
+
+
+async def test_what_others_append_to_the_partitions_of_ticks_and_views_stops_nothing(tmp_path: Path) -> None:
+    """One such transaction ended a ComputeCluster for ever."""
+    async with kept(tmp_path) as (log, _):
+        reading = Reading(log)
+        await reading.append(b'{"id": 1, "cents": 5, "__diff": 1}')
+        for partition in (TICKS, VIEWS):
+            await log.append(partition, b"no entry")
+        await reading.append(b'{"id": 2, "cents": 6, "__diff": 1}')
+        await log.append(TICKS, b"no entry")  # at best the last one, when the next generation asks who was before it
+        later = Keeper(log, [parse(SCRIPT), parse(OTHER)], Place(TICKS, VIEWS), PlainEngine, 0.02, CLOCKS, 2)
+        later.allowed.set()
+        keeping = asyncio.create_task(later.run(lambda _: None, lambda _: None))
+        try:
+            await until(lambda: _leads(log, 2))
+            await reading.append(b'{"id": 3, "cents": 7, "__diff": 1}')
+            assert await reading.listed() == [(1, 5), (2, 6), (3, 7)]
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+
+
+async def _leads(log: Waltz, generation: int) -> bool:
+    return (await Ticks(log, TICKS, [ORDERS, OTHERS], lambda: 0).rank()).generation == generation
