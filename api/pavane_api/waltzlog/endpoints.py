@@ -14,8 +14,8 @@ from pavane_api import problems
 from pavane_api.auth import may
 from pavane_api.bodies import OCTETS, bounded
 from pavane_api.control import Control, Shared
-from pavane_api.kinds import WALTZ_CLUSTERS
-from pavane_api.problems import BadRequest, Problem, responses
+from pavane_api.kinds import COMPUTE_CLUSTERS, WALTZ_CLUSTERS
+from pavane_api.problems import BadRequest, Conflict, Problem, responses
 from pavane_api.waltzlog.schemas import (
     AppendedTransaction,
     LogPartitions,
@@ -73,10 +73,13 @@ async def append(
 ) -> AppendedTransaction:
     """Append the body as one transaction; the answer comes when it is on the disks of a majority.
 
+    The partitions in which a ComputeCluster keeps its ticks and views are reserved for it: 409 names it.
+
     If a lock of it was written after `seen` nothing is written. Without `seen` it counts as having seen what the
     control plane last heard of the partition.
     """
     locks = [_lock(text) for text in write], [_lock(text) for text in read]
+    await _check_unreserved(control, namespace, name, partition)
     body = await bounded(request.stream(), BODY_BYTES_MAX, "A transaction that comes by HTTP")
     async with control.waltz.of(namespace, name) as log:
         _check(log, partition)
@@ -191,3 +194,13 @@ def _lock(text: str) -> Lock:
     except ValueError as error:
         raise BadRequest(f"{text!r} is no lock: {error}.") from error
     return lock
+
+
+async def _check_unreserved(control: Control, namespace: str, name: str, partition: int) -> None:
+    """Raise ``Conflict`` for a partition in which a ComputeCluster keeps its ticks or views."""
+    for body in (await control.kube.list_all(COMPUTE_CLUSTERS, namespace)).items:
+        spec = body["spec"]
+        for use, number in spec["partitions"].items():
+            if (spec["waltzClusterRef"]["name"], number) == (name, partition):
+                owner = body["metadata"]["name"]
+                raise Conflict(f"Partition {partition} is for the {use} of ComputeCluster {owner}: take another one.")
