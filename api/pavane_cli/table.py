@@ -43,10 +43,11 @@ COMMANDS: dict[str, dict[str, Branch | Command]] = {
     },
     RESOURCES: {
         "apply": Command("resources:apply", "-f examples/quickstart.yaml --wait"),
+        "diff": Command("resources:diff", "-f examples/quickstart.yaml"),
         "delete": Command("resources:delete", "raft/quickstart --wait"),
-        "get": Command("resources:get", "raft -o wide"),
+        "get": Command("resources:get", "raft,swim -o wide"),
         "describe": Command("resources:describe", "raft/quickstart"),
-        "status": Command("status:status", "raft/quickstart"),
+        "status": Command("status:status", ""),
         "watch": Command("resources:watch", "raft"),
         "dashboard": Command("dashboard:dashboard", ""),
         "tree": Command("tree:tree", "raft/quickstart"),

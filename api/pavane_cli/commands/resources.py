@@ -2,22 +2,24 @@
 
 import asyncio
 import contextlib
+import difflib
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import yaml
 
+from pavane.parts import jsonpath
 from pavane_cli import output
 from pavane_cli.completing import kinds, names
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import One, Place, about_one, in_place
 from pavane_cli.live import LiveView, stage_of
 from pavane_cli.options import Timeout, Wait
-from pavane_cli.output import Format, Output
-from pavane_cli.target import Where, cluster, has_pods, parse_reference, run
+from pavane_cli.output import Format
+from pavane_cli.target import KINDS, Where, cluster, has_pods, parse_reference, run
 from pavane_operator import kube
 from pavane_operator.kube.informer import Informer
 from pavane_operator.kube.resources import CORE_EVENTS
@@ -29,6 +31,10 @@ WATCH_LOST_S = 300.0  # without the API server: as long as a command waits for a
 
 Kind = Annotated[
     str, typer.Argument(metavar="KIND[/NAME]", autocompletion=kinds, help="For example raft or raft/quickstart.")
+]
+Kinds = Annotated[
+    str,
+    typer.Argument(metavar="KIND[,…]|all", autocompletion=kinds, help="As raft/quickstart, raft,swim or all."),
 ]
 Name = Annotated[str | None, typer.Argument(help="Name of the resource.", autocompletion=names)]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")]
@@ -45,42 +51,73 @@ SUFFIXES = (".yaml", ".yml", ".json")
 """Of the files in a folder that are applied, as kubectl does."""
 
 
+Labels = Annotated[
+    str, typer.Option("--selector", "-l", metavar="LABELS", help="Only those with these labels: app=bank,tier!=test.")
+]
+Printed = Annotated[
+    str,
+    typer.Option("--output", "-o", metavar="FORMAT", help=f"How to print: {', '.join(Format)}, jsonpath={{.spec}}."),
+]
+JSONPATH = "jsonpath="
+
+
 @in_place
 def get(
     place: Place,
-    kind: Kind,
+    kind: Kinds,
     name: Name = None,
     everywhere: Everywhere = False,
-    form: Output = Format.TABLE,
+    form: Printed = Format.TABLE,
     followed: Followed = False,
+    labels: Labels = "",
 ) -> None:
-    """List resources, or show one."""
-    resource, wanted = parse_reference(kind, name)
+    """List resources, of several kinds or of all, or show one."""
+    listed = sorted(set(KINDS), key=list(KINDS).index) if kind == "all" else kind.split(",")
+    wanted = dict.fromkeys(parse_reference(each, name) for each in listed)
     space = None if everywhere else place.namespace
-    if followed and form is not Format.TABLE:
+    if not (form in set(Format) or form.startswith(JSONPATH)):
+        raise UserError(f"--output {form}: there are {', '.join(Format)} and {JSONPATH}TEMPLATE", ExitCode.USAGE)
+    if len(wanted) > 1 and (followed or any(each for _, each in wanted)):
+        raise UserError("a name, and --watch, are for one kind", ExitCode.USAGE)
+    if labels and any(each for _, each in wanted):
+        raise UserError("give a name or --selector, not both", ExitCode.USAGE)
+    if followed and form != Format.TABLE:
         raise UserError("--watch prints lines: leave out --output", ExitCode.USAGE)
-    run(_watch(place, resource, wanted, space) if followed else _get(place, resource, wanted, space, form))
+    run(_watch(place, *next(iter(wanted)), space, labels) if followed else _get(place, wanted, space, form, labels))
 
 
-async def _get(where: Where, resource: kube.Resource, name: str | None, namespace: str | None, form: Format) -> None:
+async def _get(
+    where: Where, wanted: Iterable[tuple[kube.Resource, str | None]], namespace: str | None, form: str, labels: str
+) -> None:
+    several, single = len(list(wanted)) > 1, any(name for _, name in wanted)
     async with cluster(where) as client:
         if form in {Format.TABLE, Format.WIDE}:
-            print_table(
-                await client.table(resource, namespace, name=name),
-                wide=form is Format.WIDE,
-                namespaced=namespace is None,
-            )
+            found = [(each, await client.table(each, namespace, name=name, labels=labels)) for each, name in wanted]
+            tables = [(each, table) for each, table in found if table.get("rows")]
+            if not tables:
+                output.note("No resources found.")
+            for number, (each, table) in enumerate(tables):
+                if number:
+                    output.say()
+                prefix = f"{each.kind.lower()}/" if several else ""
+                print_table(table, wide=form == Format.WIDE, namespaced=namespace is None, prefix=prefix)
             return
-        if name is not None:
-            items = [_ordered(await client.get(resource, name, namespace))]
-        else:
-            items = [_ordered(item) for item in (await client.list_all(resource, namespace)).items]
-    found: Any = {"apiVersion": "v1", "kind": "List", "items": items} if name is None else items[0]
-    if form is Format.NAME:
+        items: list[kube.Object] = []
+        for each, name in wanted:
+            listed = (await client.list_all(each, namespace, labels=labels)).items if name is None else ()
+            items += map(_ordered, listed if name is None else [await client.get(each, name, namespace)])
+    if form == Format.NAME:
         for item in items:
-            output.say(f"{resource.kind.lower()}/{item['metadata']['name']}")
-    else:
-        output.structured(found, form)
+            output.say(f"{item['kind'].lower()}/{item['metadata']['name']}")
+        return
+    document: Any = items[0] if single else {"apiVersion": "v1", "kind": "List", "items": items}
+    if form in set(Format):
+        output.structured(document, Format(form))
+        return
+    try:
+        sys.stdout.write(jsonpath.render(form.removeprefix(JSONPATH), document))
+    except ValueError as error:
+        raise UserError(str(error), ExitCode.USAGE) from error
 
 
 def _ordered(document: kube.Object) -> kube.Object:
@@ -90,16 +127,13 @@ def _ordered(document: kube.Object) -> kube.Object:
     return {**first, "metadata": metadata, **{key: document[key] for key in ("spec", "status") if key in document}}
 
 
-def print_table(table: dict[str, Any], *, wide: bool, namespaced: bool) -> None:
-    """Print a server's Table; ``namespaced`` adds the namespace in front."""
-    rows = table.get("rows") or []
-    if not rows:
-        output.note("No resources found.")
-        return
+def print_table(table: dict[str, Any], *, wide: bool, namespaced: bool, prefix: str) -> None:
+    """Print a server's Table; ``namespaced`` adds the namespace in front, and ``prefix`` stands before names."""
+    rows = table["rows"]
     columns = table["columnDefinitions"]
     shown = [index for index, column in enumerate(columns) if wide or not column.get("priority")]
     headers = [columns[index]["name"].upper() for index in shown]
-    cells = [[row["cells"][index] for index in shown] for row in rows]
+    cells = [[f"{prefix}{row['cells'][0]}", *(row["cells"][index] for index in shown[1:])] for row in rows]
     if namespaced:
         headers = ["NAMESPACE", *headers]
         cells = [[row["object"]["metadata"]["namespace"], *line] for row, line in zip(rows, cells, strict=True)]
@@ -171,10 +205,12 @@ def watch(place: Place, kind: Kind, name: Name = None, everywhere: Everywhere = 
     run(_watch(place, resource, wanted, None if everywhere else place.namespace))
 
 
-async def _watch(where: Where, resource: kube.Resource, name: str | None, namespace: str | None) -> None:
+async def _watch(
+    where: Where, resource: kube.Resource, name: str | None, namespace: str | None, labels: str = ""
+) -> None:
     lines: dict[tuple[str, str], str] = {}
     async with cluster(where) as client:
-        async for change in changes(client, resource, namespace, name):
+        async for change in changes(client, resource, namespace, name, labels):
             metadata = change.object["metadata"]
             line = summary(change.object, "gone" if change.type == "DELETED" else None)
             if lines.get(key := (metadata["namespace"], metadata["name"])) != line:
@@ -183,14 +219,14 @@ async def _watch(where: Where, resource: kube.Resource, name: str | None, namesp
 
 
 def changes(
-    client: kube.KubeClient, resource: kube.Resource, namespace: str | None, name: str | None
+    client: kube.KubeClient, resource: kube.Resource, namespace: str | None, name: str | None, labels: str = ""
 ) -> AsyncGenerator[kube.Change, None]:
     """Yield the present resources as ADDED and then every change, for ever; a broken watch goes on where it was.
 
     Raises ``kube.Unavailable`` when the API server could not be reached for WATCH_LOST_S.
     """
     fields = f"metadata.name={name}" if name else ""
-    return Informer(client, resource, namespace, fields=fields, patience_s=WATCH_LOST_S).changes()
+    return Informer(client, resource, namespace, labels=labels, fields=fields, patience_s=WATCH_LOST_S).changes()
 
 
 def summary(document: dict[str, Any], state: str | None = None) -> str:
@@ -211,9 +247,24 @@ def summary(document: dict[str, Any], state: str | None = None) -> str:
 
 
 @in_place
-def apply(place: Place, files: Files, wait: Wait = False, timeout: Timeout = 300.0) -> None:
+def apply(
+    place: Place,
+    files: Files,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")] = False,
+    wait: Wait = False,
+    timeout: Timeout = 300.0,
+) -> None:
     """Create or change resources from files."""
-    run(_apply(place, files, wait, timeout))
+    if wait and dry_run:
+        raise UserError("--dry-run changes nothing that --wait could wait for", ExitCode.USAGE)
+    run(_apply(place, files, dry_run, wait, timeout))
+
+
+@in_place
+def diff(place: Place, files: Files) -> None:
+    """Show what applying files would change, and whether a generation starts. Exit code 1 if they change anything."""
+    if run(_diff(place, files)):
+        raise typer.Exit(ExitCode.ERROR)
 
 
 def read_documents(files: list[Path]) -> list[dict[str, Any]]:
@@ -262,23 +313,66 @@ def _type_of(path: Path, document: dict[str, Any]) -> kube.Resource:
     return resource
 
 
-async def _apply(place: Place, files: list[Path], wait: bool, timeout_s: float) -> None:
-    documents = [(path, _type_of(path, document), document) for path, document in _read(files)]
-    async with cluster(place) as client:
-        applied: list[tuple[kube.Resource, str, str]] = []
-        for path, resource, document in documents:
-            name, space = document["metadata"]["name"], document["metadata"].get("namespace", place.namespace)
-            try:
-                await client.apply(resource, document, space, manager=MANAGER, strict=True)
-            except kube.Invalid as error:
-                from pavane_operator.crds.fields import in_words  # noqa: PLC0415 - the models take a third of a second
+Typed = list[tuple[Path, kube.Resource, dict[str, Any]]]
 
-                raise in_words(error, resource.kind, name, str(path)) from error
-            output.say(f"{resource.kind.lower()}/{name} applied")
+
+def _typed(files: list[Path]) -> Typed:
+    return [(path, _type_of(path, document), document) for path, document in _read(files)]
+
+
+async def _applied(
+    client: kube.KubeClient, place: Place, typed: Typed, *, dry_run: bool
+) -> AsyncIterator[tuple[kube.Resource, kube.Object | None, kube.Object]]:
+    """Apply the files; yield of each resource its type, and with ``dry_run`` what was there, and what is there then."""
+    for path, resource, document in typed:
+        name, space = document["metadata"]["name"], document["metadata"].get("namespace", place.namespace)
+        before = None
+        try:
+            with contextlib.suppress(kube.NotFound):
+                before = await client.get(resource, name, space) if dry_run else None
+            after = await client.apply(resource, document, space, manager=MANAGER, strict=True, dry_run=dry_run)
+        except kube.Invalid as error:
+            from pavane_operator.crds.fields import in_words  # noqa: PLC0415 - the models take a third of a second
+
+            raise in_words(error, resource.kind, name, str(path)) from error
+        yield resource, before, after
+
+
+async def _apply(place: Place, files: list[Path], dry_run: bool, wait: bool, timeout_s: float) -> None:
+    typed = _typed(files)
+    async with cluster(place) as client:
+        applied = []
+        async for resource, before, after in _applied(client, place, typed, dry_run=dry_run):
+            space, name = after["metadata"]["namespace"], after["metadata"]["name"]
+            output.say(f"{resource.kind.lower()}/{name} {effect_of(resource, before, after) if dry_run else 'applied'}")
             applied.append((resource, space, name))
-        if wait:
-            for resource, space, name in applied:
-                await wait_ready(client, resource, space, name, timeout_s)
+        for resource, space, name in applied if wait else ():
+            await wait_ready(client, resource, space, name, timeout_s)
+
+
+async def _diff(place: Place, files: list[Path]) -> bool:
+    differs, typed = False, _typed(files)
+    async with cluster(place) as client:
+        async for resource, before, after in _applied(client, place, typed, dry_run=True):
+            old, new = (_compared(each).splitlines() if each else [] for each in (before, after))
+            name = f"{resource.kind.lower()}/{after['metadata']['name']}"
+            for line in difflib.unified_diff(old, new, f"{name} now", f"{name} applied", lineterm=""):
+                differs = True
+                output.say(line)
+            output.note(f"{name}: {effect_of(resource, before, after)}")
+    return differs
+
+
+def _compared(document: kube.Object) -> str:
+    kept = {name: document["metadata"].get(name) for name in ("labels", "annotations")}
+    return yaml.safe_dump({"metadata": kept, "spec": document["spec"]}, allow_unicode=True)
+
+
+def effect_of(resource: kube.Resource, before: kube.Object | None, after: kube.Object) -> str:
+    """Return what a change does, in words."""
+    from pavane_operator.crds.effects import effect  # noqa: PLC0415 - as above
+
+    return effect(resource.kind, before, after)
 
 
 async def wait_ready(

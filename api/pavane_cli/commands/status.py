@@ -1,6 +1,7 @@
 """``pavane status``: on one screen how a resource is, from what the API server knows; so it needs no leader."""
 
 import base64
+import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -8,28 +9,37 @@ from typing import Annotated, Any
 import typer
 
 from pavane_cli import completing, output
-from pavane_cli.commands.resources import condition
+from pavane_cli.commands.resources import Everywhere, condition
 from pavane_cli.commands.tree import GENERATION_LABEL, ROLE_LABEL
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import Place, in_place
 from pavane_cli.output import Format, Output
-from pavane_cli.target import KINDS, cluster, has_pods, required_reference, run
+from pavane_cli.target import KINDS, PLATFORM_NAMESPACE, cluster, has_pods, required_reference, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS, SECRETS
 
 CERTIFICATE = "tls.crt"
 
 Named = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        metavar="[KIND/]NAME", autocompletion=completing.references, help="For example quickstart or raft/quickstart."
+        metavar="[[KIND/]NAME]",
+        autocompletion=completing.references,
+        help="As quickstart or raft/quickstart; without it all of the namespace, or of all with -A.",
     ),
 ]
 
 
 @in_place
-def status(place: Place, named: Named, form: Output = Format.TABLE) -> None:
-    """Show leader, members, quorum, blockers, last write gap and certificates of a resource on one screen."""
+def status(place: Place, named: Named = None, everywhere: Everywhere = False, form: Output = Format.TABLE) -> None:
+    """Show leader, members, quorum, blockers, last write gap and certificates of a resource on one screen, or all."""
+    if named is None:
+        rows = run(_all(place, None if everywhere else place.namespace))
+        if form.structured:
+            output.structured([dict(zip(ALL_HEADERS, row, strict=True)) for row in rows], form)
+        else:
+            output.table([header.upper() for header in ALL_HEADERS], rows)
+        return
     document, pods, expires = run(_read(place, named))
     facts, members = told(document, pods, expires)
     if form.structured:
@@ -39,6 +49,44 @@ def status(place: Place, named: Named, form: Output = Format.TABLE) -> None:
         output.paragraph(f"{name:<14}{text}", indent=14)
     output.say()
     output.table([header.upper() for header in HEADERS], members)
+
+
+ALL_HEADERS = ("resource", "ready", "pods", "generation", "rollout", "write gap", "waits for")
+
+
+async def _all(place: Place, namespace: str | None) -> list[tuple[str, ...]]:
+    """Return a row for each pod of the platform, if they may be seen, and for each resource."""
+    async with cluster(place) as client:
+        rows: list[tuple[str, ...]] = []
+        with contextlib.suppress(kube.Forbidden):
+            for pod in (await client.list_all(PODS, PLATFORM_NAMESPACE)).items:
+                told = ("True", "") if _is_ready(pod) else ("False", "its start")
+                rows.append((f"pod/{pod['metadata']['name']}", told[0], *[""] * 4, told[1]))
+        for resource in dict.fromkeys(KINDS.values()):
+            found = await client.list_all(resource, namespace)
+            rows += [_line(document, namespaced=namespace is None) for document in found.items]
+    return rows
+
+
+def _line(document: Mapping[str, Any], *, namespaced: bool) -> tuple[str, ...]:
+    """Return a resource in one line."""
+    status, metadata = document.get("status") or {}, document["metadata"]
+    rollout, ready = status.get("rollout") or {}, condition(dict(document), "Ready") or {}
+    blockers = rollout.get("blockers") or ()
+    serves = ready.get("status") == "True"
+    waits = blockers[0]["reason"] if blockers else "" if serves else ready.get("message") or ready.get("reason", "")
+    gap = next((f"{each['writeGapMs']} ms" for each in status.get("history") or () if "writeGapMs" in each), "")
+    return (
+        "/".join(
+            filter(None, (metadata["namespace"] if namespaced else "", document["kind"].lower(), metadata["name"]))
+        ),
+        ready.get("status", "Unknown"),
+        status.get("readyPods", ""),
+        " → ".join(str(status[each]) for each in ("activeGeneration", "nextGeneration") if status.get(each)),
+        rollout.get("state", "Idle"),
+        gap,
+        waits,
+    )
 
 
 async def _read(place: Place, named: str) -> tuple[kube.Object, Sequence[kube.Object], str]:
@@ -157,20 +205,24 @@ def _condition(document: Mapping[str, Any], kind: str) -> str:
     return f"{text}: {found['message']}" if found.get("message") else text
 
 
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
 def _row(pod: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[str, ...]:
     labels, seen = pod["metadata"].get("labels") or {}, pod.get("status") or {}
     name = pod["metadata"]["name"]
     member = next(
         (each for each in status.get("members") or () if isinstance(each, dict) and each.get("name") == name), {}
     )
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in seen.get("conditions") or ())
     commit, match = status.get("commitIndex"), member.get("matchIndex")
     role = "Leader" if name == status.get("leader") else member.get("role") or labels.get(ROLE_LABEL, "")
     return (
         name,
         labels.get(GENERATION_LABEL, ""),
         role,
-        "yes" if ready else "no",
+        "yes" if _is_ready(pod) else "no",
         str(sum(int(each.get("restartCount") or 0) for each in seen.get("containerStatuses") or ())),
         "" if commit is None or match is None else str(max(0, commit - match)),
     )

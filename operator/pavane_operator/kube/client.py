@@ -280,14 +280,16 @@ class KubeClient:
         subresource: str | None = None,
         strict: bool = False,
         force: bool = False,
+        dry_run: bool = False,
     ) -> Object:
         """Server-side apply of the manager's *complete* intent; creates the object where it is missing.
 
         A resourceVersion or uid in the body is a precondition (Conflict). The operator's own managers force; for all
         others, unless `force`, a field of another manager raises Conflict with one cause per field. `strict` refuses
-        unknown fields.
+        unknown fields. With `dry_run` nothing is stored: the answer is what would be.
         """
         query = _query(
+            dryRun="All" if dry_run else None,
             fieldManager=manager,
             force="true" if force or manager in FORCING_MANAGERS else None,
             fieldValidation="Strict" if strict else None,
