@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,3 +108,39 @@ def test_a_call_that_cannot_be_answered_says_what_to_do(alice: "subprocess.Popen
     assert "start it" not in late.stderr
     absent = pavane(folder, "call", "bob", "deposit", "--timeout", "0.1")
     assert (absent.returncode, "start it" in absent.stderr) == (ExitCode.TIME_OUT, True), absent.stderr
+
+
+def test_a_call_removed_from_an_open_flow_is_changed_code(folder: Path) -> None:
+    """Of the checkpoints the one is left that holds the flow, so the replay begins with it."""
+    program = """
+        import asyncio
+        from accounts import Account
+        from pavane.ambrosia import serve
+
+        async def main():
+            async with serve(Account, name="alice") as handle:
+                asyncio.create_task(handle.call(Account.wait))
+                while not (files / "serverchkpt2").exists():
+                    if await handle.call(Account.deposit, 1) > 1:
+                        await handle.checkpoint()
+
+        import pathlib
+        files = pathlib.Path(".pavane/ambrosia/alice_0")
+        asyncio.run(main())
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    files = folder / ".pavane" / "ambrosia" / "alice_0"
+    assert (files / "serverchkpt2").exists(), ran.stderr
+    for each in files.glob("serverchkpt1"):
+        each.unlink()
+    assert pavane(folder, "replay", "accounts:Account", "alice").returncode == ExitCode.DONE
+    (folder / "accounts.py").write_text(PROGRAM.replace("await self.sleep(3600)", "pass"))
+    changed = pavane(folder, "replay", "accounts:Account", "alice")
+    assert (changed.returncode, "expected: sleep 3600" in changed.stderr) == (9, True), changed.stderr

@@ -16,7 +16,7 @@ import typer
 from pavane.ambrosia.client import (
     CoordinatorLost,
     DefinitionError,
-    Diverged,
+    DeterminismError,
     Handle,
     Immortal,
     ImmortalError,
@@ -159,7 +159,7 @@ def replay(
     kinds = versions(kind, version, load(upgrade) if upgrade is not None else None)
     try:
         report = replay_folder(kinds, folder, version)
-    except Diverged as error:
+    except DeterminismError as error:  # also of a flow whose code does not fit its history
         sys.stderr.write(f"pavane: {error}\n")
         raise typer.Exit(EXIT_DIVERGED) from error
     except (ImmortalError, FatalError) as error:

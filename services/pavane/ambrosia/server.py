@@ -93,8 +93,10 @@ class Server:
         self._resolve = resolve or self._registered
         self._say = say
         folder = instance_folder(options.log, options.name, options.version or 0)
-        registry = options.registry or Path(f"{options.log}registry")
-        self._place = options.place or Place(DiskFolder(folder), Registry(DiskFolder(registry)))
+        registry = Registry(DiskFolder(options.registry or Path(f"{options.log}registry")))
+        if options.place is None and not folder.exists():
+            self._settings(registry.load(options.name).meta)  # a version that is refused leaves no folder
+        self._place = options.place or Place(DiskFolder(folder), registry)
         self._folder, self._registry = self._place.folder, self._place.registry
         self._process = options.process or f"{options.address}:{os.getpid()}"
         self._generation = options.generation

@@ -1,5 +1,6 @@
 """Handlers, flows and state of immortals beside a coordinator without processes."""
 
+import asyncio
 import datetime
 import decimal
 import enum
@@ -351,6 +352,23 @@ class Forbidden(Immortal):
         await elsewhere()
 
     @method
+    async def gathers(self) -> None:
+        await asyncio.gather(self.sleep(1), self.sleep(2))
+
+    @method
+    async def awaits_some(self) -> None:
+        await asyncio.wait([self.sleep(1)])  # type: ignore[type-var]
+
+    @method
+    async def limits(self) -> None:
+        await asyncio.wait_for(self.sleep(1), 2)
+
+    @method
+    async def times(self) -> None:
+        async with asyncio.timeout(1):
+            await self.sleep(2)
+
+    @method
     def waits(self) -> None:
         self.sleep(1)
 
@@ -391,6 +409,26 @@ def test_what_a_replay_cannot_repeat_is_named_with_its_remedy(called: str, kind:
     with pytest.raises(RemoteError, match=words):
         raise error
     again(place)
+
+
+LIMIT = r"write `await first\(…, self.sleep\(seconds\)\)`"
+
+
+@pytest.mark.parametrize(
+    ("called", "words"),
+    [
+        ("gathers", r"used asyncio.gather\(\).*write `await gather\(…\)`"),
+        ("awaits_some", r"used asyncio.wait\(\).*write `await first\(…\)` or `await gather\(…\)`"),
+        ("limits", rf"used asyncio.wait_for\(\).*{LIMIT}"),
+        ("times", rf"used asyncio.timeout\(\).*{LIMIT}"),
+    ],
+)
+async def test_waiting_by_asyncio_is_refused_alike_in_a_replay_without_a_loop(called: str, words: str) -> None:
+    desk = Desk()
+    place = desk.start(Forbidden, "forbidden")
+    with pytest.raises(RemoteError, match=f"Forbidden.{called} {words}"):
+        raise failure(place, desk.request("forbidden", getattr(Forbidden, called)))
+    await asyncio.to_thread(again, place)
 
 
 def test_a_query_changes_nothing_and_nothing_is_sent_outside_handlers() -> None:

@@ -463,6 +463,9 @@ async def test_an_upgrade_takes_two_checkpoints_and_its_version_stays(tmp_path: 
         1,
         "server has version 3 of its application, not 0: start that one, or a later one",
     )
+    with pytest.raises(FatalError, match="server has version 3 of its application, not 7"):
+        Server(options(tmp_path, version=7))
+    assert not (tmp_path / "logs" / "server_7").exists()
     # Registered again with the new version, or still with both: its files are found, and nothing is upgraded twice.
     for again in (options(tmp_path, version=3), given):
         async with running(again) as life:

@@ -22,6 +22,9 @@ CHANCE = "write `self.random`"
 IDENTIFIER = "write `self.uuid()`"
 OUTSIDE = "in a flow write `await self.run(function, …)`"
 WAIT = "in a flow write `await self.sleep(seconds)`"
+ALL = "in a flow write `await gather(…)`"
+SOME = "in a flow write `await first(…)` or `await gather(…)`"
+LIMIT = "in a flow write `await first(…, self.sleep(seconds))`"
 _PATCHES: tuple[tuple[Any, str, str], ...] = (
     *((time, name, CLOCK) for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "localtime")),
     (time, "sleep", WAIT),
@@ -32,7 +35,12 @@ _PATCHES: tuple[tuple[Any, str, str], ...] = (
     *((secrets, name, CHANCE) for name in ("token_bytes", "token_hex", "token_urlsafe", "randbelow", "choice")),
     (os, "urandom", CHANCE),
     (os, "getenv", "read the environment before `serve` and pass the value as an argument"),
-    (asyncio, "create_task", "in a flow write `gather(…)` over self.call, self.run …"),
+    *((asyncio, name, f"{ALL} over self.call, self.run …") for name in ("create_task", "ensure_future", "TaskGroup")),
+    (asyncio, "gather", ALL),
+    (asyncio, "wait", SOME),
+    (asyncio, "as_completed", SOME),
+    *((asyncio, name, LIMIT) for name in ("wait_for", "timeout", "timeout_at")),
+    (asyncio, "to_thread", OUTSIDE),
     (asyncio, "sleep", WAIT),
 )
 _EVENTS = {
