@@ -14,8 +14,7 @@ from pavane_cli import output
 from pavane_cli.output import Format
 
 From = Annotated[
-    int,
-    typer.Option("--from", metavar="REVISION", min=0, max=UINT_MAX, help="First revision; default: from now on."),
+    int, typer.Option("--from", metavar="REVISION", min=0, max=UINT_MAX, help="First revision; default: from now on.")
 ]
 Count = Annotated[int, typer.Option("--count", min=0, help="Stop after this many changes; 0: never.")]
 

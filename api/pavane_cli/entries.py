@@ -2,16 +2,7 @@
 
 from collections.abc import Sequence
 
-from pavane.raft.machines import (
-    Command,
-    Failed,
-    LeaseExpire,
-    LeaseGrant,
-    LeaseRevoke,
-    SetLevel,
-    Txn,
-    decode_command,
-)
+from pavane.raft.machines import Command, Failed, LeaseExpire, LeaseGrant, LeaseRevoke, SetLevel, Txn, decode_command
 from pavane.raft.machines.commands import Compare, Create, Op, Put, Relation, Set
 from pavane.raft.machines.keyvalue import Tree
 from pavane.raft.state.configuration import Configuration, Members

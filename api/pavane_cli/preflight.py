@@ -24,17 +24,10 @@ from pavane_operator.kinds.swim.names import SWIM_PORT
 from pavane_operator.objects.names import STAGE_PORT
 
 API_PORT, HEALTH_PORT = 8000, 8080
-PORTS: Mapping[int, str] = {
-    CLAIM_PORT: "the claim of a block of addresses",
-    STAGE_PORT: "pods",
-    OPS_PORT: "pods",
-}
+PORTS: Mapping[int, str] = {CLAIM_PORT: "the claim of a block of addresses", STAGE_PORT: "pods", OPS_PORT: "pods"}
 """TCP ports that a local cluster cannot do without, and who listens there, each pod on an address of its own."""
 
-PLATFORM_PORTS: Mapping[int, str] = {
-    API_PORT: "the control plane",
-    HEALTH_PORT: "the operator and the control plane",
-}
+PLATFORM_PORTS: Mapping[int, str] = {API_PORT: "the control plane", HEALTH_PORT: "the operator and the control plane"}
 """The same of operator and control plane."""
 
 PROBE_ADDRESS = "127.63.255.254"  # of this machine, and of no pod: only who listens on all addresses is met there

@@ -12,16 +12,7 @@ from pavane.ambrosia.client.immortal import definition
 from pavane.ambrosia.client.values import MARKER, unpack
 from pavane.ambrosia.errors import FatalError
 from pavane.ambrosia.storage import LOG, LogReader
-from pavane.ambrosia.wire.messages import (
-    BATCH_TYPES,
-    RPC_TYPES,
-    Call,
-    Frame,
-    Type,
-    read_batch,
-    read_frames,
-    read_rpc,
-)
+from pavane.ambrosia.wire.messages import BATCH_TYPES, RPC_TYPES, Call, Frame, Type, read_batch, read_frames, read_rpc
 from pavane.ambrosia.wire.records import LogRecord
 from pavane.wal.files import DiskFolder
 from pavane_cli import output

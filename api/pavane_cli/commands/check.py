@@ -18,15 +18,7 @@ from pavane_cli.output import Format, Output
 from pavane_cli.target import PLATFORM_NAMESPACE, Where, cluster, run, stopped
 from pavane_operator import kube
 from pavane_operator.crds.definitions import definitions
-from pavane_operator.kube.resources import (
-    CONFIG_MAPS,
-    CONTROLLER_REVISIONS,
-    CORE_EVENTS,
-    CRDS,
-    PODS,
-    SECRETS,
-    custom,
-)
+from pavane_operator.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS, CORE_EVENTS, CRDS, PODS, SECRETS, custom
 from pavane_operator.runtime.definitions import lacking
 
 OLDEST_SERVER = (1, 29)

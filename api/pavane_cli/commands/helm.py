@@ -102,11 +102,7 @@ def _namespace(name: str) -> kube.Object:
 def _sample(name: str) -> kube.Object:
     return {
         "metadata": {"name": name},
-        "spec": {
-            "replicas": 1,
-            "storage": {"size": SAMPLE_STORAGE},
-            "deletionPolicy": "Delete",
-        },
+        "spec": {"replicas": 1, "storage": {"size": SAMPLE_STORAGE}, "deletionPolicy": "Delete"},
     }
 
 

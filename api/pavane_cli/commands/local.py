@@ -150,10 +150,7 @@ def _released(folder: Path, timeout_s: float) -> bool:
     return True
 
 
-def ps(
-    namespace: Namespace = "",
-    folder: Folder = None,
-) -> None:
+def ps(namespace: Namespace = "", folder: Folder = None) -> None:
     """List the pods of the local cluster, of all namespaces, with their processes and addresses."""
     run(_ps(_folder(folder), namespace or None))
 

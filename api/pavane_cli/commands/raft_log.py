@@ -85,11 +85,7 @@ async def _append(client: RaftClient, data: bytes, request_id: str | None) -> in
 
 
 @reaching
-def read(
-    reach: RaftReach,
-    after: After = 0,
-    form: Output = Format.TABLE,
-) -> None:
+def read(reach: RaftReach, after: After = 0, form: Output = Format.TABLE) -> None:
     """Print the data of each entry on a line; with -o wide or json all entries with index, term and type.
 
     -o wide shows commands of keys and configurations in words.

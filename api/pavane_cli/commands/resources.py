@@ -33,8 +33,7 @@ Kind = Annotated[
     str, typer.Argument(metavar="KIND[/NAME]", autocompletion=kinds, help="For example raft or raft/quickstart.")
 ]
 Kinds = Annotated[
-    str,
-    typer.Argument(metavar="KIND[,…]|all", autocompletion=kinds, help="As raft/quickstart, raft,swim or all."),
+    str, typer.Argument(metavar="KIND[,…]|all", autocompletion=kinds, help="As raft/quickstart, raft,swim or all.")
 ]
 Name = Annotated[str | None, typer.Argument(help="Name of the resource.", autocompletion=names)]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")]

@@ -143,11 +143,7 @@ async def decide(
 
 
 @about_pods
-def repair(
-    one: One,
-    wait: Wait = False,
-    timeout: Timeout = 300.0,
-) -> None:
+def repair(one: One, wait: Wait = False, timeout: Timeout = 300.0) -> None:
     """Re-render the pods of the active generation that are not Ready from the current spec, on their volumes."""
     run(decide(one, "repair", None, None, timeout if wait else None))
 
@@ -183,10 +179,7 @@ async def _undo(one: One, to: int | None, wait_s: float | None) -> None:
 
 
 @about_pods
-def history(
-    one: One,
-    form: Output = Format.TABLE,
-) -> None:
+def history(one: One, form: Output = Format.TABLE) -> None:
     """List finished attempts, newest first, with their write gaps."""
     document = run(read(one))
     attempts = (document.get("status") or {}).get("history") or []

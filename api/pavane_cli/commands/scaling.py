@@ -16,12 +16,7 @@ Replicas = Annotated[int, typer.Option(help="Number of members; odd for a RaftCl
 
 
 @about_pods
-def scale(
-    one: One,
-    replicas: Replicas,
-    wait: Wait = False,
-    timeout: Timeout = 300.0,
-) -> None:
+def scale(one: One, replicas: Replicas, wait: Wait = False, timeout: Timeout = 300.0) -> None:
     """Add or remove members of a running resource. The other pods do not restart."""
     run(_scale(one, replicas, timeout if wait else None))
 

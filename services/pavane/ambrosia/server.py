@@ -94,8 +94,8 @@ class Server:
         self._say = say
         folder = instance_folder(options.log, options.name, options.version or 0)
         registry = Registry(DiskFolder(options.registry or Path(f"{options.log}registry")))
-        if options.place is None and not folder.exists():
-            self._settings(registry.load(options.name).meta)  # a version that is refused leaves no folder
+        if not (options.place or folder.exists()):  # a version that is refused leaves no folder
+            self._settings(registry.load(options.name).meta)
         self._place = options.place or Place(DiskFolder(folder), registry)
         self._folder, self._registry = self._place.folder, self._place.registry
         self._process = options.process or f"{options.address}:{os.getpid()}"
@@ -574,8 +574,7 @@ def _register(found: dict[str, str]) -> None:
     current = opts.number(found, "currentVersion", 0)
     if opts.number(found, "upgradeVersion", current) < current:
         raise opts.UsageError("Current version # exceeds upgrade version #.")
-    registry = Registry(DiskFolder(opts.registry(found, os.environ)))
-    name = found["instanceName"]
+    registry, name = Registry(DiskFolder(opts.registry(found, os.environ))), found["instanceName"]
     row: Row = registry.load(name)
     kept = {key: value for key, value in found.items() if key not in ("instanceName", "registry", "help")}
     registry.store(name, replace(row, registration=kept), seen=row.version)
@@ -592,8 +591,7 @@ def _debug(found: dict[str, str]) -> None:
         version=opts.number(found, "currentVersion", 0),
     )
     checkpoint = opts.number(found, "checkpoint", 1, low=1)
-    server = DebugServer(options, checkpoint, testing_upgrade="testingUpgrade" in found)
-    asyncio.run(server.run())
+    asyncio.run(DebugServer(options, checkpoint, testing_upgrade="testingUpgrade" in found).run())
 
 
 __all__ = ["DebugServer", "Options", "Server", "ambrosia", "immortal_coordinator", "run_coordinator"]
