@@ -66,6 +66,21 @@ def test_a_pod_can_read_what_is_rendered_for_it(tmp_path: Path) -> None:
     assert volume["secret"]["secretName"] == "ledger-client"
 
 
+@pytest.mark.parametrize(
+    ("resources", "scripts", "memory_mib"),
+    [({}, 1, 128), ({"limits": {"memory": "2Gi"}}, 2, 512), ({"requests": {"memory": "64Mi"}}, 4, 32)],
+)
+def test_the_state_of_views_is_in_the_pod_with_half_of_its_memory(
+    resources: dict[str, Any], scripts: int, memory_mib: int
+) -> None:
+    of = resource(1, resources=resources, scripts={str(number): SCRIPT for number in range(scripts)})
+    *_, pods = RENDERER.generation(of, revision(of, 2))
+    (container,) = pods.body["spec"]["template"]["spec"]["containers"]
+    environment = {one["name"]: one.get("value", "") for one in container["env"]}
+    assert environment["PAVANE_STATE_MEMORY_MIB"] == str(memory_mib)
+    assert environment["PAVANE_STATE"].startswith(f"{container['volumeMounts'][-1]['mountPath']}/")
+
+
 def test_another_script_is_another_generation() -> None:
     one, other = resource(), resource(scripts={"one": SCRIPT.replace("sum", "max")})
     assert rollout_id("ComputeCluster", one.spec) != rollout_id("ComputeCluster", other.spec)

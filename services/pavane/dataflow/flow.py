@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from pavane.dataflow.plan import INPUT, Aggregate, Group, Plan, Select, Top
-from pavane.dataflow.ports import TIME, Column, Engine, Table, View, ViewError
+from pavane.dataflow.ports import TIME, Binding, Column, Engine, Table, View, ViewError
 from pavane.dataflow.rows import Multiset, Row, table_of, updates_of
 from pavane.dataflow.types import arrow_schema
 
@@ -41,19 +41,49 @@ class Operator(Protocol):
         """Return the changes that follow from these."""
 
 
+class Built:
+    """The state of views in memory, built from the log at each start."""
+
+    due = False
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def flow(self, view: View) -> ViewFlow:
+        """See `State`."""
+        return ViewFlow(view, self._engine)
+
+    def checkpoint(self, at: Mapping[str, Binding]) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """See `State`."""
+
+
 class ViewFlow:
     """The state of one view, built from its plan."""
+
+    raw = False
+    at: Binding | None = None
 
     def __init__(self, view: View, engine: Engine) -> None:
         plan = Plan.decode(view.plan)
         self._inner = [(each.name, _Relation(each.plan, each.columns, engine)) for each in plan.inner]
         self._view = _Relation(plan, view.columns, engine)
 
-    def step(self, inputs: Mapping[str, pa.Table], upper: int) -> pa.Table:
+    def contents(self, tick: int) -> pa.Table:
+        """It was never opened."""
+        raise AssertionError(f"nothing was kept of tick {tick}")
+
+    def forget(self) -> None:
+        """See `Flow`."""
+
+    def step(self, inputs: Mapping[str, pa.Table], upper: int, *, more: bool = False) -> pa.Table:
         """Return the updates of the view that follow from those of its inputs with times below `upper`.
 
         Raises `EngineError`, and `ViewError` where a result does not fit its column.
         """
+        del more
         try:
             known = dict(inputs)
             for name, relation in self._inner:

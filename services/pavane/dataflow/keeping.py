@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pavane.dataflow.flow import ViewFlow
 from pavane.dataflow.log import Log
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, View
 from pavane.dataflow.runner import Runner
@@ -125,7 +124,7 @@ class Keeper:
             return ChainSink(home, self._place.ticks, view, clocks.now_ms, clocks.make_id)
 
         sinks = {view.name: sink(view) for script in self._scripts for view in script.views}
-        runner = Runner(self._scripts, ticks, self.source, sinks, lambda view: ViewFlow(view, engine), self._tracing)
+        runner = Runner(self._scripts, ticks, self.source, sinks, engine.open, self._tracing)
         await runner.open()
         self.runner = runner
         while True:

@@ -151,9 +151,9 @@ class Outlet:
         if self.chain is not None:
             await self.chain.allow(token)
 
-    async def advance(self) -> int:
+    async def advance(self, *, at_once: bool = False) -> int:
         """See `Sink`."""
-        return await self.chain.advance() if self.chain is not None else self._upper
+        return await self.chain.advance(at_once=at_once) if self.chain is not None else self._upper
 
 
 def _streams(table: pa.Table) -> list[tuple[bytes, int]]:

@@ -1,7 +1,4 @@
-"""The engine without Spark: DuckDB in this process (docs/specs/compute.md 16.3).
-
-It means what Spark means. Where DuckDB's own function differs, `translated` names another one.
-"""
+"""The engine without Spark: DuckDB in this process (docs/specs/compute.md 16.3)."""
 
 from __future__ import annotations
 
@@ -13,9 +10,11 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from pavane.dataflow.casing import LOWER, UPPER, macros
-from pavane.dataflow.expressions import cast
-from pavane.dataflow.ports import EngineError, ViewError
+from pavane.dataflow.casing import macros
+from pavane.dataflow.duckdialect import translated, without_zones
+from pavane.dataflow.duckstate import DuckState, Files
+from pavane.dataflow.flow import Built
+from pavane.dataflow.ports import EngineError, Script, State, ViewError
 
 MADE_BYTES_MAX = 1 << 30
 """Of the rows that one SELECT makes of a batch, where it joins texts: 30 views, each of which doubles what the one
@@ -26,9 +25,11 @@ TOO_LARGE = f"the texts that it joins are larger than {MADE_BYTES_MAX >> 20} MiB
 
 
 class PlainEngine:
-    """Evaluates a SELECT with DuckDB. Blocks; not thread-safe."""
+    """Evaluates a SELECT with DuckDB, and keeps the state of views in `files`. Blocks; not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: Files | None = None) -> None:
+        self._files = files if files is not None else Files()
+        self._states: list[DuckState] = []
         self._connection = duckdb.connect(config={"threads": 1, "enable_external_access": False})
         for macro in macros():
             self._connection.execute(macro)
@@ -48,7 +49,7 @@ class PlainEngine:
         size = 0
         try:
             for piece in growth.pieces(table):
-                self._connection.register(name, _without_zones(piece))
+                self._connection.register(name, without_zones(piece))
                 made.append(self._connection.sql(text).to_arrow_table())
                 size += made[-1].nbytes
                 if growth.texts and size > MADE_BYTES_MAX:
@@ -59,8 +60,16 @@ class PlainEngine:
         except duckdb.Error as error:
             raise EngineError(f"DuckDB: {error}") from error
 
+    def open(self, script: Script) -> State:
+        """See `Engine`."""
+        state = DuckState(script, self._files, Built(self).flow)
+        self._states.append(state)
+        return state
+
     def close(self) -> None:
-        """Let go of memory."""
+        """Let go of memory and files."""
+        for state in self._states:
+            state.close()
         self._connection.close()
 
 
@@ -89,49 +98,3 @@ def _growth(sql: str) -> _Growth:
     tree = sqlglot.parse_one(sql, dialect="spark")
     joined = [column for column in tree.find_all(exp.Column) if column.find_ancestor(exp.DPipe, exp.Concat)]
     return _Growth(len(joined), sum(len(each.name.encode()) for each in tree.find_all(exp.Literal) if each.is_string))
-
-
-def translated(sql: str) -> str:
-    """Return a SELECT of a plan in DuckDB's SQL."""
-    tree: exp.Expr = sqlglot.parse_one(sql, dialect="spark")
-    for node in reversed(list(tree.walk())):  # parts come before what they are parts of
-        made = _as_spark_does(node)
-        if made is not node:
-            node.replace(made)
-    return tree.sql(dialect="duckdb")
-
-
-def _as_spark_does(node: exp.Expr) -> exp.Expr:
-    """Return what means in DuckDB what the node means in Spark."""
-    match node:
-        case exp.TryCast():  # the parser's word for a cast that fails, which it is in Spark with ANSI rules
-            return _as_spark_does(exp.Cast(this=node.this, to=node.args["to"]))
-        case exp.Cast() if node.is_type("double") and _is_decimal(node.this):
-            # DuckDB divides two doubles, and so rounds twice; digits it reads as Java does.
-            return cast(cast(node.this, "STRING"), "DOUBLE")
-        case exp.Add() | exp.Sub() | exp.Mul() if _is_decimal(node.this) and _is_decimal(node.expression):
-            # Of two narrow ones DuckDB's result is narrow, too, and overflows.
-            return type(node)(this=_widest(node.this), expression=_widest(node.expression))
-        case exp.Upper() | exp.Lower():
-            return exp.Anonymous(this=UPPER if isinstance(node, exp.Upper) else LOWER, expressions=[node.this])
-        case exp.Trim() if node.args.get("expression") is None:
-            return exp.Trim(this=node.this, expression=exp.Literal.string(" "))
-    return node
-
-
-def _is_decimal(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Cast) and node.args["to"].this is exp.DType.DECIMAL
-
-
-def _widest(node: exp.Expr) -> exp.Expr:
-    scale = node.args["to"].expressions[1].name
-    return cast(node, f"DECIMAL(38,{scale})")
-
-
-def _without_zones(table: pa.Table) -> pa.Table:
-    """All times are UTC; said so, DuckDB would want its zone tables."""
-    for place, field in enumerate(table.schema):
-        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
-            plain = pa.timestamp(field.type.unit)
-            table = table.set_column(place, field.with_type(plain), table.column(place).cast(plain))
-    return table

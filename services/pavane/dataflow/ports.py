@@ -86,11 +86,14 @@ class SqlError(Exception):
 
 
 class Engine(Protocol):
-    """Evaluates SQL over bounded batches of rows, and keeps nothing between two calls. Blocks; not thread-safe."""
+    """Evaluates SQL over bounded batches of rows, and keeps the state of views. Blocks; not thread-safe."""
 
     def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Return the rows of one SELECT in Spark's SQL over these tables. Raises `EngineError` when it cannot, and
         `ViewError` when a value is out of range."""
+
+    def open(self, script: Script) -> State:
+        """Make the state of a script's views, or open what was kept of it. Raises `EngineError`."""
 
     def close(self) -> None:
         """Let go of processes and memory."""
@@ -104,15 +107,6 @@ class ViewError(Exception):
     """A view has no right contents from some tick on, for example because a sum is out of range. It stays as it is."""
 
 
-class Flow(Protocol):
-    """The state of one view: what it must remember of its inputs to turn changes into changes."""
-
-    def step(self, inputs: Mapping[str, pa.Table], upper: int) -> pa.Table:
-        """Take all updates of the inputs with times below `upper` that came since the last step; return the updates of
-        the view in the same range, right at *every* tick in it. Raises `EngineError` and is then to be built anew, and
-        `ViewError`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Binding:
     """A tick: which transactions of each partition are at or before it (`next`: one behind the last)."""
@@ -120,6 +114,51 @@ class Binding:
     tick: int
     next: Mapping[int, int]
     wall_ms: int
+
+
+class Flow(Protocol):
+    """The state of one view: what it must remember of its inputs to turn changes into changes."""
+
+    @property
+    def raw(self) -> bool:
+        """It takes the rows of tables with `diff` or `key` as they are in the log, and finds what they change."""
+
+    @property
+    def at(self) -> Binding | None:
+        """Where it was opened: it has all rows up to there. None: it begins with nothing."""
+
+    def step(self, inputs: Mapping[str, pa.Table], upper: int, *, more: bool = False) -> pa.Table:
+        """Take all updates of the inputs with times below `upper` that came since the last step; return the updates of
+        the view in the same range, right at *every* tick in it. Raises `EngineError` and is then to be built anew, and
+        `ViewError`.
+
+        With `more`, at the beginning only, further updates of the same single tick follow in the next step: what comes
+        of these may wait until then.
+        """
+
+    def contents(self, tick: int) -> pa.Table:
+        """Return the whole view where it was opened, as updates of a tick. Raises `EngineError`."""
+
+    def forget(self) -> None:
+        """Begin with nothing instead of what was opened. Raises `EngineError`."""
+
+
+class State(Protocol):
+    """What the views of one script must remember. Blocks; not thread-safe."""
+
+    def flow(self, view: View) -> Flow:
+        """Return the state of one of its views; the same for each call."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+
+    def checkpoint(self, at: Mapping[str, Binding]) -> None:
+        """Keep what these views are where they are now, in place of what was kept before, until it is opened by another
+        process with equal plans. Views that are not named have failed. Raises `EngineError`."""
+
+    def close(self) -> None:
+        """Let go of memory and files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +188,9 @@ class TickLog(Protocol):
 
     async def start(self, tick: int) -> None:
         """Begin to read at the first binding with this tick or a later one."""
+
+    async def at(self, tick: int) -> Binding | None:
+        """Return the binding of a tick, None where there is none."""
 
     async def read_on(self) -> Sequence[Binding]:
         """Return the bindings that came since the last call, in order; empty when there are none."""
@@ -184,5 +226,8 @@ class Sink(Protocol):
     async def allow(self, token: tuple[int, int]) -> None:
         """Append the fence of this writer, unless the chain's rank is its own already. Raises `Fenced`."""
 
-    async def advance(self) -> int:
-        """Write what is desired and not there, if allowed; read back; return the chain's upper. Raises `Fenced`."""
+    async def advance(self, *, at_once: bool = False) -> int:
+        """Write what is desired and not there, if allowed; read back; return the chain's upper. Raises `Fenced`.
+
+        With `at_once` it also writes that nothing changed, which can wait otherwise.
+        """

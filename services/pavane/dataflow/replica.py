@@ -41,7 +41,6 @@ from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.description import DescriptionError, script_of
 from pavane.dataflow.entries import EntryError
 from pavane.dataflow.evaluating import Evaluator
-from pavane.dataflow.flow import ViewFlow
 from pavane.dataflow.keeping import ENGINE_FAILURES_MAX, ENGINE_FAILURES_S, RETRY_S, Clocks, Place
 from pavane.dataflow.log import Log
 from pavane.dataflow.outlets import Arrangement, ChainBehind, Outlet, Subscription
@@ -242,7 +241,7 @@ class ReplicaEngine:
             )
         ticks = Ticks(self._log, self._place.ticks, bound, self._clocks.now_ms)
         flow.outlets = self._outlets(flow, script)
-        runner = Runner([script], ticks, self._source, flow.outlets, lambda view: ViewFlow(view, engine), self._tracing)
+        runner = Runner([script], ticks, self._source, flow.outlets, engine.open, self._tracing)
         await runner.open()
         return runner
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pavane.dataflow.flow import Latest, Present
-from pavane.dataflow.ports import TIME, Binding, Flow, Script, Sink, Source, Table, TickLog, View, ViewError
+from pavane.dataflow.ports import TIME, Binding, Flow, Script, Sink, Source, State, Table, TickLog, View, ViewError
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.tracing import Tracing
 from pavane.dataflow.types import arrow_schema
@@ -45,6 +45,8 @@ class Maintained:
     """Updates of each view that it reads, which it has not taken yet."""
     kept: dict[str, Latest | Present] = field(default_factory=dict)
     """Of its tables that have a key, or the column `__diff`: what their rows change."""
+    state: State | None = None  # None until it is opened
+    kept_at: int = 0  # the tick of the state that it began with, 0: none
     as_of: int = 0
     flow: Flow | None = None  # None until it is hydrated
     seen: Binding | None = None  # the flow has all rows up to here
@@ -55,7 +57,7 @@ class Maintained:
 class Runner:
     """Keeps the views of some scripts up to date. After an `EngineError` it is to be built anew, with its sinks.
 
-    `flow(view)` makes the state of a view; a flow blocks, so it works in a thread, one flow at a time.
+    `opened(script)` makes the state of a script's views; it blocks, so it works in a thread, one flow at a time.
     """
 
     def __init__(
@@ -64,13 +66,14 @@ class Runner:
         ticks: TickLog,
         source: Source,
         sinks: Mapping[str, Sink],
-        flow: Callable[[View], Flow],
+        opened: Callable[[Script], State],
         tracing: Tracing | None = None,
     ) -> None:
-        self.views = tuple(each for script in scripts for each in _maintained(script, sinks))
+        self._scripts = [(script, _maintained(script, sinks)) for script in scripts]
+        self.views = tuple(each for _, views in self._scripts for each in views)
         self._ticks = ticks
         self._source = source
-        self._flow = flow
+        self._opened = opened
         self._tracing = tracing
         self._bindings: list[Binding] = []
         self._stepped = False  # else that no tick was read says nothing
@@ -92,7 +95,11 @@ class Runner:
         return self._stepped and (not self.tick or all(each.flow is not None or each.failure for each in self.views))
 
     async def open(self) -> None:
-        """Find where each chain ends, and the ticks from there on."""
+        """Open the states; find where each chain ends, and the ticks from there on. Raises `EngineError`."""
+        for script, views in self._scripts:
+            state = await asyncio.to_thread(self._opened, script)
+            for each in views:
+                each.state = state
         last = await self._ticks.last()
         for each in self.views:
             each.upper = await each.sink.open(max(1, last))
@@ -127,12 +134,29 @@ class Runner:
             each.upper = await each.sink.advance()
             if self._tracing is not None:
                 self._tracing.written(each.view.name, each.upper)
+        for _, views in self._scripts:
+            await self._keep(views)
         alive = [each.seen for each in self.views if not each.failure]
         least = min((seen.tick if seen is not None else 0 for seen in alive), default=self.tick)
         self._bindings = [binding for binding in self._bindings if binding.tick >= least]
         self._stepped = True
         self._source.forget()
         return moved
+
+    async def _keep(self, views: Sequence[Maintained]) -> None:
+        """Make a checkpoint when it is time, and all that the views were up to there is in their chains: no view will
+        ever be asked for a tick before it."""
+        state = views[0].state
+        alive = [each for each in views if not each.failure]
+        if state is None or not state.due or any(each.flow is None for each in alive):
+            return
+        for each in alive:
+            if each.seen is not None and each.upper <= each.seen.tick:
+                each.upper = await each.sink.advance(at_once=True)
+        at = {each.view.name: each.seen for each in alive if each.seen is not None}
+        least = min((each.upper for each in alive), default=0)
+        if at and all(binding.tick < least for binding in at.values()):
+            await asyncio.to_thread(state.checkpoint, at)
 
     async def _bring(self, each: Maintained) -> bool:
         """Bring a view some ticks further; return whether there were any."""
@@ -152,28 +176,57 @@ class Runner:
         if start is None:
             return False
         group = self._beside(first, start)
-        flows = [self._flow(each.view) for each in group]
-        for each in group:
-            each.kept = {
-                table.name: Latest(table) if table.key else Present()
-                for table in each.tables
-                if table.key or table.diff
-            }
+        flows = [await self._begun(each, start) for each in group]
         partitions = {p for each in group for table in each.tables if not table.diff for p in table.partitions}
-        pieces = max((start.next.get(p, 0) for p in partitions), default=0) // HYDRATION_TRANSACTIONS + 1
+        before = [each.seen for each in group]
+        known = {p: min(b.next.get(p, 0) if b is not None else 0 for b in before) for p in partitions}
+        most = max((start.next.get(p, 0) - known[p] for p in partitions), default=0)
+        pieces = most // HYDRATION_TRANSACTIONS + 1
         for piece in range(1, pieces + 1):
-            following = {p: end * piece // pieces for p, end in start.next.items()}
+            following = {
+                p: known.get(p, 0) + (end - known.get(p, 0)) * piece // pieces for p, end in start.next.items()
+            }
             for each, flow in zip(group, flows, strict=True):
                 try:
                     if not each.failure:
                         _check_reads(each)
-                        due = [Binding(start.tick, following, start.wall_ms)]
+                        seen = each.seen.next if each.seen is not None else {}
+                        ends = {p: max(end, seen.get(p, 0)) for p, end in following.items()}
+                        due = [Binding(start.tick, ends, start.wall_ms)]
                         await self._step(each, flow, due, whole=piece == pieces)
                 except ViewError as error:
                     _failed(each, error)
         for each, flow in zip(group, flows, strict=True):
             each.flow = flow
         return True
+
+    async def _begun(self, each: Maintained, start: Binding) -> Flow:
+        """Return the state of a view: what was kept of it, if that is of this log, or nothing yet."""
+        assert each.state is not None  # noqa: S101 - `open` came before
+        flow = each.state.flow(each.view)
+        if flow.at is not None and not await self._usable(each, flow.at, start):
+            await asyncio.to_thread(flow.forget)
+        if not flow.raw:
+            each.kept = {
+                table.name: Latest(table) if table.key else Present()
+                for table in each.tables
+                if table.key or table.diff
+            }
+        if flow.at is not None:
+            each.seen, each.kept_at = flow.at, flow.at.tick
+            for read in each.reads:  # what it was then is in the state already
+                del each.waiting[read.view.name][0]
+            contents = await asyncio.to_thread(flow.contents, start.tick)
+            for reader in each.readers:
+                reader.waiting[each.view.name].append(contents)
+            each.sink.desire(contents, 0)
+        return flow
+
+    async def _usable(self, each: Maintained, at: Binding, start: Binding) -> bool:
+        """Whether the ticks are those of the state, none is asked for before it, and whom the view reads tells what
+        came since."""
+        there = at.tick <= start.tick and all(read.kept_at == at.tick for read in each.reads)
+        return there and await self._ticks.at(at.tick) == at
 
     def _start(self, each: Maintained) -> Binding | None:
         return next((binding for binding in self._bindings if binding.tick >= each.as_of), None)
@@ -201,7 +254,7 @@ class Runner:
         upper = due[-1].tick + 1
         for read in each.reads:
             inputs[read.view.name] = _taken(each, read.view, due[0].tick if each.flow is None else 0, upper)
-        updates = await asyncio.to_thread(_computed, each, flow, inputs, upper)
+        updates = await asyncio.to_thread(_computed, each, flow, inputs, upper, more=not whole and not each.kept_at)
         for reader in each.readers:
             if not reader.failure:
                 reader.waiting[each.view.name].append(updates)
@@ -223,10 +276,10 @@ def _failed(each: Maintained, error: ViewError) -> None:
     each.waiting.clear()
 
 
-def _computed(each: Maintained, flow: Flow, inputs: dict[str, pa.Table], upper: int) -> pa.Table:
+def _computed(each: Maintained, flow: Flow, inputs: dict[str, pa.Table], upper: int, *, more: bool) -> pa.Table:
     for name, kept in each.kept.items():
         inputs[name] = kept.step(inputs[name])
-    return flow.step(inputs, upper)
+    return flow.step(inputs, upper, more=more)
 
 
 def _maintained(script: Script, sinks: Mapping[str, Sink]) -> list[Maintained]:

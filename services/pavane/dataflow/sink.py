@@ -128,13 +128,13 @@ class ChainSink:
             await self._append(self._created(own) if self._chain.created is None else Fence(self._view.name, own))
         self._own = own
 
-    async def advance(self) -> int:
-        """Write what is desired and not there, if allowed; read back; return the chain's upper. Raises `Fenced`."""
+    async def advance(self, *, at_once: bool = False) -> int:
+        """See `Sink`."""
         await self._read_on()
         while self._own is not None and self._desired > self._chain.upper:
             updates = self._corrections.until(self._desired, self._schema)
             now = self._now_ms()
-            if not updates.num_rows and now - self._written_ms < MAX_LAG_MS:
+            if not updates.num_rows and now - self._written_ms < MAX_LAG_MS and not at_once:
                 break
             self._written_ms = now
             await self._write(updates, self._own)

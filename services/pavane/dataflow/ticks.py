@@ -49,6 +49,16 @@ class Ticks:
 
     async def start(self, tick: int) -> None:
         """Begin to read at the first binding with this tick or a later one."""
+        self._position, found = await self._first(tick)
+        self._last = Binding(found.tick, found.next, found.wall_ms) if found is not None else None
+
+    async def at(self, tick: int) -> Binding | None:
+        """Return the binding of a tick, None where there is none."""
+        _, found = await self._first(tick + 1)
+        return Binding(found.tick, found.next, found.wall_ms) if found is not None and found.tick == tick else None
+
+    async def _first(self, tick: int) -> tuple[int, Minted | None]:
+        """Return the position of the first binding with this tick or a later one, and the binding before it."""
         low, high = 0, await self._log.hwm(self._partition) + 1
         while low < high:
             middle = (low + high) // 2
@@ -57,9 +67,7 @@ class Ticks:
                 high = middle
             else:
                 low = middle + 1
-        self._position = low
-        found = await self._before(low)
-        self._last = Binding(found.tick, found.next, found.wall_ms) if found is not None else None
+        return low, await self._before(low)
 
     async def read_on(self) -> Sequence[Binding]:
         """Return the bindings that came since the last call, in order; empty when there are none."""

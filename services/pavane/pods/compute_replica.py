@@ -1,7 +1,7 @@
 """A ComputeCluster's replica: computes views for the controller of its generation (docs/specs/compute.md 2, 16).
 
-The operator does not lead it: its controller tells what to compute, and when it may write. It keeps no files, so one
-that starts again builds the views from the log.
+The operator does not lead it: its controller tells what to compute, and when it may write. The state of views is in
+files of the pod; without them one that starts again builds the views from the log.
 """
 
 import asyncio

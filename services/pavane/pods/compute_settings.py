@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pavane.dataflow.duckstate import MEMORY_MIB
 from pavane.dataflow.ports import Script, SqlError
 from pavane.dataflow.sql import parse
 from pavane.pods.settings import PodSettings, read_yaml
@@ -31,6 +32,10 @@ class ComputeSettings(PodSettings):
 
     waltz_client: Path
     """Folder with the files `servers` and, unless the log is in clear, `ca.crt`."""
+    state: Path | None = None
+    """Folder for the state of views, on a volume that outlives the process; absent: in memory."""
+    state_memory_mib: int = Field(default=MEMORY_MIB, ge=1)
+    """Of the state of each script; what is more is in that folder."""
     kubernetes_host: str = Field(default="", alias="KUBERNETES_SERVICE_HOST")
     kubernetes_port: int = Field(default=443, alias="KUBERNETES_SERVICE_PORT")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from pavane.compute.wire import Blocker, Token
+from pavane.dataflow.duckstate import Files
 from pavane.dataflow.keeping import Clocks, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Engine as SqlEngine
@@ -162,7 +163,8 @@ def make_clocks() -> Clocks:
 def engine_of(settings: ComputeSettings, config: ComputeConfig) -> Callable[[], SqlEngine]:
     """Return what makes the engine. Raises ``SettingsError`` for one that this pod cannot have."""
     if config.engine is Engine.PLAIN:
-        return PlainEngine
+        files = Files(settings.state, settings.state_memory_mib)
+        return lambda: PlainEngine(files)
     try:
         from pavane.spark import engine, kubernetes, session  # noqa: PLC0415 - in images with Spark only
 

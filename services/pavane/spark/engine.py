@@ -11,7 +11,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pavane.dataflow.ports import EngineError, ViewError
+from pavane.dataflow.flow import Built
+from pavane.dataflow.ports import EngineError, Script, State, ViewError
 from pavane.spark.session import builder
 
 OUT_OF_RANGE = ("ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE", "CAST_OVERFLOW", "DECIMAL_PRECISION_EXCEEDS")
@@ -49,6 +50,11 @@ class SparkEngine:
             raise _refused(error) from error
         except (Py4JError, OSError) as error:
             raise EngineError(f"Spark's JVM does not answer: {said(error)}") from error
+
+    def open(self, script: Script) -> State:
+        """Make the state of a script's views, which the driver keeps."""
+        del script
+        return Built(self)
 
     def close(self) -> None:
         """End the session, if it is our own. Where its JVM died, forget it, so that the next session starts another."""

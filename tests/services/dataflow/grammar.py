@@ -9,14 +9,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from random import Random
 from typing import Any
 
-from pavane.dataflow.flow import ViewFlow
-from pavane.dataflow.ports import Engine, Script, SqlError, Table, ViewError
+from pavane.dataflow.ports import Engine, Flow, Script, SqlError, Table, ViewError
 from pavane.dataflow.rows import Row, canonical, table_of, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
@@ -408,7 +408,12 @@ def case(seed: int) -> Case:
 
 def played(made: Case, engine: Engine, ends: Sequence[int] = (2, 3, TICKS + 1)) -> list[Counter[Row]] | str:
     """Return what the view is at each tick, its changes brought in steps up to `ends`; or why it stopped."""
-    flow, held, found, start = ViewFlow(made.script.views[0], engine), Counter[Row](), list[Counter[Row]](), 1
+    with closing(engine.open(made.script)) as state:
+        return _played(made, state.flow(made.script.views[0]), ends)
+
+
+def _played(made: Case, flow: Flow, ends: Sequence[int]) -> list[Counter[Row]] | str:
+    held, found, start = Counter[Row](), list[Counter[Row]](), 1
     for end in ends:
         tables = {
             table.name: table_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -16,8 +17,7 @@ import duckdb
 import pyarrow as pa
 import sqlglot
 
-from pavane.dataflow.flow import ViewFlow
-from pavane.dataflow.ports import Column, Engine, Script, Table
+from pavane.dataflow.ports import Column, Engine, Flow, Script, Table
 from pavane.dataflow.rows import Row, canonical, table_of, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
@@ -180,7 +180,12 @@ def wrong_ticks(shape: str, seed: int, engine: Engine, ticks: int = 24) -> list[
     made = script(shape)
     random = Random(seed)
     changes = Changes(random, {table.name: table for table in made.tables})
-    flow, held, wrong = ViewFlow(made.views[0], engine), Counter[Row](), []
+    with closing(engine.open(made)) as state:
+        return _wrong_ticks(made, random, changes, state.flow(made.views[0]), ticks)
+
+
+def _wrong_ticks(made: Script, random: Random, changes: Changes, flow: Flow, ticks: int) -> list[int]:
+    held, wrong = Counter[Row](), []
     for start, end in steps(random, ticks):
         inputs: dict[str, list[tuple[Row, int, int]]] = {table.name: [] for table in made.tables}
         wanted = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from uuid import uuid4
 
@@ -36,6 +36,7 @@ from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import DIFF, TIME
 from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
+from tests.services.dataflow.hooked import Hooked
 from tests.services.dataflow.test_chains_under_faults import DATA, TICKS_PARTITION
 from tests.services.dataflow.test_replica import rows_of, said, until_output
 from tests.services.dataflow.test_replica_failures import Change, Pipeline, index, peeked, sum_at
@@ -45,24 +46,24 @@ OTHER = 3
 WAIT_S = 20.0
 
 
-class Held(PlainEngine):
-    """Evaluates once it is let."""
+class Held(Hooked):
+    """Makes a step once it is let."""
 
     def __init__(self) -> None:
         super().__init__()
         self.begun, self.let = threading.Event(), threading.Event()
         self.columns: set[str] = set()
-        """Of what was evaluated."""
+        """Of what was read."""
         self.inside = self.most = 0
-        """How many evaluate now, and how many did at once."""
+        """How many steps are made now, and how many were at once."""
 
-    def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+    def around(self, step: Callable[[], pa.Table], inputs: Mapping[str, pa.Table]) -> pa.Table:
         self.inside += 1
         self.most = max(self.most, self.inside)
         self.begun.set()
         assert self.let.wait(WAIT_S)
-        self.columns.update(*(table.column_names for table in tables.values()))
-        found = super().evaluate(sql, tables)
+        self.columns.update(*(table.column_names for table in inputs.values()))
+        found = step()
         self.inside -= 1
         return found
 

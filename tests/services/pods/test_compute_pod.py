@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pavane.compute.core.replica import ReplicaCore
+from pavane.dataflow.duckstate import Files
 from pavane.dataflow.keeping import Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.replica import ReplicaEngine
@@ -26,6 +27,7 @@ from pavane.pods.computing import Kept, make_clocks
 from pavane.runtime.process import Process
 from pavane.waltz.client import Waltz
 from pavane.wire import Stage
+from tests.services.dataflow.hooked import Hooked
 from tests.services.eventually import eventually
 from tests.services.pods.raft_pods import claimed_address
 from tests.services.ports import free_ports
@@ -38,19 +40,19 @@ CREATE MATERIALIZED VIEW total AS SELECT sum(cents) AS total FROM orders;
 WAIT_S = 40.0
 
 
-class SlowEngine(PlainEngine):
-    """Starts when it is let, as Spark does after seconds, and evaluates when it is let."""
+class SlowEngine(Hooked):
+    """Starts when it is let, as Spark does after seconds, and makes steps when it is let."""
 
     start = threading.Event()
     work = threading.Event()
 
-    def __init__(self) -> None:
+    def __init__(self, files: Files | None = None) -> None:
         assert self.start.wait(WAIT_S)
-        super().__init__()
+        super().__init__(files)
 
-    def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
+    def around(self, step: Callable[[], pa.Table], inputs: Mapping[str, pa.Table]) -> pa.Table:
         assert self.work.wait(WAIT_S)
-        return super().evaluate(sql, tables)
+        return step()
 
 
 def settings_of(folder: Path, generation: int, address: str) -> ComputeSettings:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 from pavane_operator.crds.common import ResourceRequirements
 from pavane_operator.crds.computecluster import ComputeClusterSpec, ComputeResources
-from pavane_operator.crds.values import parse_duration
+from pavane_operator.crds.values import parse_duration, parse_quantity
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.computecluster import executors, names
 from pavane_operator.kinds.computecluster.scripts import faults
@@ -30,6 +31,11 @@ CONTROLLERS = 1
 PORTS = Ports(peers=(), clients=(), operator=(STAGE, OPS), control_plane=(OPS,))
 """Who may connect to which port."""
 CLIENT_MOUNT = "/etc/pavane/waltz"
+STATE_FOLDER = f"{pods.TEMPORARY_MOUNT}/views"
+"""Of the pod: it outlives the container."""
+STATE_MEMORY = Decimal("0.5")
+"""Of a pod's memory for the state of views, which the scripts share; the rest is for the process."""
+STATE_MEMORY_MIB_MIN = 32
 
 
 class ComputeRenderer(BaseRenderer):
@@ -125,14 +131,25 @@ def _computing(inputs: Inputs, role: Names, spec: ComputeClusterSpec, config: Ma
 
 
 def _template(inputs: Inputs, role: Names, spec: ComputeClusterSpec, resources: ResourceRequirements) -> dict[str, Any]:
+    computes = role is names.REPLICAS or not spec.replicas
     return pods.template(
         inputs,
         role,
         (names.COMPUTE_PORT,) if role is names.REPLICAS else (),
         [Mount("log", CLIENT_MOUNT, secret=client_secret(spec.waltz_cluster_ref.name))],
-        [variable("PAVANE_WALTZ_CLIENT", CLIENT_MOUNT)],
+        [variable("PAVANE_WALTZ_CLIENT", CLIENT_MOUNT), *(_state(spec, resources) if computes else ())],
         resources=resources,
     )
+
+
+def _state(spec: ComputeClusterSpec, resources: ResourceRequirements) -> list[dict[str, Any]]:
+    """Where the state of views is, and how much memory it has."""
+    memory = {**(resources.requests or {}), **(resources.limits or {})}.get("memory")
+    found = [variable("PAVANE_STATE", STATE_FOLDER)]
+    if memory is not None:
+        share = parse_quantity(memory) * STATE_MEMORY / max(1, len(spec.scripts)) / 2**20
+        found.append(variable("PAVANE_STATE_MEMORY_MIB", str(max(STATE_MEMORY_MIB_MIN, int(share)))))
+    return found
 
 
 def _budgets(

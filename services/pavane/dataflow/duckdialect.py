@@ -1,0 +1,59 @@
+"""Plans in DuckDB's SQL (docs/specs/compute.md 14.2).
+
+It means what Spark means. Where DuckDB's own function differs, `translated` names another one.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from pavane.dataflow.casing import LOWER, UPPER
+from pavane.dataflow.expressions import cast
+
+
+def translated(sql: str) -> str:
+    """Return a SELECT of a plan in DuckDB's SQL."""
+    tree: exp.Expr = sqlglot.parse_one(sql, dialect="spark")
+    for node in reversed(list(tree.walk())):  # parts come before what they are parts of
+        made = _as_spark_does(node)
+        if made is not node:
+            node.replace(made)
+    return tree.sql(dialect="duckdb")
+
+
+def _as_spark_does(node: exp.Expr) -> exp.Expr:
+    """Return what means in DuckDB what the node means in Spark."""
+    match node:
+        case exp.TryCast():  # the parser's word for a cast that fails, which it is in Spark with ANSI rules
+            return _as_spark_does(exp.Cast(this=node.this, to=node.args["to"]))
+        case exp.Cast() if node.is_type("double") and _is_decimal(node.this):
+            # DuckDB divides two doubles, and so rounds twice; digits it reads as Java does.
+            return cast(cast(node.this, "STRING"), "DOUBLE")
+        case exp.Add() | exp.Sub() | exp.Mul() if _is_decimal(node.this) and _is_decimal(node.expression):
+            # Of two narrow ones DuckDB's result is narrow, too, and overflows.
+            return type(node)(this=_widest(node.this), expression=_widest(node.expression))
+        case exp.Upper() | exp.Lower():
+            return exp.Anonymous(this=UPPER if isinstance(node, exp.Upper) else LOWER, expressions=[node.this])
+        case exp.Trim() if node.args.get("expression") is None:
+            return exp.Trim(this=node.this, expression=exp.Literal.string(" "))
+    return node
+
+
+def _is_decimal(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Cast) and node.args["to"].this is exp.DType.DECIMAL
+
+
+def _widest(node: exp.Expr) -> exp.Expr:
+    scale = node.args["to"].expressions[1].name
+    return cast(node, f"DECIMAL(38,{scale})")
+
+
+def without_zones(table: pa.Table) -> pa.Table:
+    """Return a table for DuckDB. All times are UTC; said so, DuckDB would want its zone tables."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+            plain = pa.timestamp(field.type.unit)
+            table = table.set_column(place, field.with_type(plain), table.column(place).cast(plain))
+    return table

@@ -1,0 +1,210 @@
+"""The state of a script's views in one file of DuckDB (docs/specs/compute.md 16.3).
+
+The log is what counts: a file that is not exactly what this process would have written is thrown away, and the views
+are built from the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+
+from pavane.dataflow.deltas import covers
+from pavane.dataflow.duckflow import DuckFlow
+from pavane.dataflow.ports import Binding, EngineError, Flow, Script, View, ViewError
+
+VERSION = 1
+"""Of the state tables."""
+CHECKPOINT_S = 30.0
+"""Between two checkpoints: after a restart the log is read from the last one on."""
+MEMORY_MIB = 512
+"""For the state of a script where nobody says how much there is; the rest is on disk."""
+THREADS = 2
+"""Of DuckDB, for each script."""
+SETTINGS: Mapping[str, str | bool | int] = {
+    "threads": THREADS,
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "preserve_insertion_order": False,  # which would cost memory
+}
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Files:
+    """Where states are kept, through all engines of a process. Without a folder they are in memory."""
+
+    folder: Path | None = None
+    memory_mib: int = MEMORY_MIB
+    clock: Callable[[], float] = time.monotonic
+    every_s: float = CHECKPOINT_S
+    failed: set[str] = field(default_factory=set)
+    """Scripts of which a checkpoint failed: no more of them until the process starts anew."""
+
+
+class DuckState:
+    """The state of one script. `other` makes the flows of views that the rules do not cover."""
+
+    def __init__(self, script: Script, files: Files, other: Callable[[View], Flow]) -> None:
+        self._files = files
+        self._script = script
+        self._name = _label(script.views[0].name)
+        self._flows: dict[str, DuckFlow] = {}
+        self._other = other
+        self._last_s = -files.every_s
+        self._views = [view for view in script.views if covers(script, view)]
+        self._digests: dict[str, str] = {}
+        for view in script.views:
+            self._digests[view.name] = self._digest(view)
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        if self._views:
+            self._open()
+
+    def flow(self, view: View) -> Flow:
+        """See `State`."""
+        return self._flows[view.name] if view.name in self._flows else self._other(view)
+
+    @property
+    def due(self) -> bool:
+        """See `State`."""
+        kept = self._files.folder is not None and self._connection is not None and self._name not in self._files.failed
+        return kept and self._files.clock() - self._last_s >= self._files.every_s
+
+    def checkpoint(self, at: Mapping[str, Binding]) -> None:
+        """See `State`."""
+        assert self._connection is not None  # noqa: S101 - it was due
+        self._last_s = self._files.clock()
+        marker = self._path(".busy")
+        try:
+            marker.touch()
+            alive = []
+            for name, flow in self._flows.items():
+                if name in at and not flow.closed:
+                    flow.commit(self._digests[name], at[name])
+                    alive.append(flow)
+                elif not flow.closed:
+                    flow.close()
+            self._connection.execute("CHECKPOINT")
+            for flow in alive:
+                flow.begin()
+            marker.unlink()
+        except (duckdb.Error, OSError) as error:
+            self._files.failed.add(self._name)
+            text = (
+                f"the state in {self._path()} could not be written, and is not until this process starts anew: {error}"
+            )
+            _logger.warning("%s", _line(text))
+            self.close()
+            marker.unlink(missing_ok=True)
+            raise EngineError(_line(text)) from error
+
+    def close(self) -> None:
+        """Let go of memory and of the file."""
+        for flow in self._flows.values():
+            flow.close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _path(self, end: str = "") -> Path:
+        assert self._files.folder is not None  # noqa: S101 - in memory there is no path
+        return self._files.folder / f"{self._name}.duckdb{end}"
+
+    def _open(self) -> None:
+        if self._files.folder is None:
+            self._connect(":memory:", {**SETTINGS, "temp_directory": ""})
+            for flow in self._flows.values():
+                flow.make()
+            return
+        settings = {
+            **SETTINGS,
+            "memory_limit": f"{self._files.memory_mib}MiB",
+            "temp_directory": str(self._path(".tmp")),
+        }
+        marker = self._path(".busy")
+        try:
+            self._files.folder.mkdir(parents=True, exist_ok=True)
+            died, there = marker.exists(), self._path().exists()
+            marker.touch()
+            why = "the process before died when it opened or wrote the file" if died else ""
+            why = why or self._reopen(settings) if there else why or "there is no file yet"
+            if why:
+                if there or died:
+                    _logger.warning("the state in %s is thrown away, and built from the log: %s", self._path(), why)
+                else:
+                    _logger.info("the state in %s is built from the log: %s", self._path(), why)
+                self._throw_away()
+                self._connect(str(self._path()), settings)
+                for flow in self._flows.values():
+                    flow.make()
+            marker.unlink()
+        except (duckdb.Error, OSError) as error:
+            self.close()
+            raise EngineError(_line(f"the state in {self._path()} cannot be made: {error}")) from error
+
+    def _connect(self, database: str, settings: Mapping[str, str | bool | int]) -> None:
+        self._connection = duckdb.connect(database, config=dict(settings))
+        self._flows = {
+            view.name: DuckFlow(
+                self._connection.cursor(),
+                self._script,
+                view,
+                f"v{_label(view.name)}",
+                keeps=self._files.folder is not None,
+            )
+            for view in self._views
+        }
+
+    def _reopen(self, settings: Mapping[str, str | bool | int]) -> str:
+        """Open what a process kept; return why it cannot be used."""
+        try:
+            self._connect(str(self._path()), settings)
+            found = {name: flow.kept() for name, flow in self._flows.items()}
+            if not any(found.values()):
+                return "it holds no view of this script"
+            for name, flow in self._flows.items():
+                kept = found[name]
+                if kept is None:  # it had failed
+                    flow.make()
+                    continue
+                digest, binding = kept
+                if digest != self._digests[name]:
+                    return f"view {name} has another plan, or the version of DuckDB is another one"
+                flow.open(binding)
+        except (duckdb.Error, EngineError, ViewError, ValueError, TypeError) as error:
+            return _line(str(error))
+        return ""
+
+    def _throw_away(self) -> None:
+        self.close()
+        self._flows = {}
+        for end in ("", ".wal", ".tmp"):
+            path = self._path(end)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _digest(self, view: View) -> str:
+        tables = [repr(table) for table in self._script.tables if table.name in view.tables]
+        reads = [self._digests[name] for name in view.tables if name in self._digests]
+        columns = [(column.name, column.type) for column in view.columns]
+        said = [VERSION, duckdb.__version__, view.name, view.plan.decode(), columns, tables, reads]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+
+def _label(name: str) -> str:
+    """A name of files and tables: whoever sends a dataflow may call its steps anything."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,350 @@
+"""State that is kept in a file: a restart reads what is behind it, and nothing that is wrong with it changes a tick."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import duckdb
+import pytest
+
+from pavane.dataflow import duckflow, duckstate, runner
+from pavane.dataflow.chain import Chain
+from pavane.dataflow.duckstate import Files
+from pavane.dataflow.entries import Minted, decode
+from pavane.dataflow.plain import PlainEngine
+from pavane.dataflow.ports import Binding, EngineError, Script
+from pavane.dataflow.rows import Row, table_of, updates_of
+from pavane.dataflow.runner import Runner
+from pavane.dataflow.sink import ChainSink, Home
+from pavane.dataflow.source import LogSource
+from pavane.dataflow.sql import parse
+from pavane.dataflow.ticks import Ticks
+from pavane.dataflow.types import arrow_schema
+from tests.services.dataflow.test_chains_under_faults import DATA, HOME, TICKS_PARTITION, FaultyLog, Record
+
+TABLE = "CREATE TABLE t (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '0', diff 'true');"
+SCRIPT = f"""{TABLE}
+CREATE TABLE a (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '0');
+CREATE MATERIALIZED VIEW sums AS SELECT k, count(*) AS n, sum(x) AS s FROM t GROUP BY k;
+CREATE MATERIALIZED VIEW big AS SELECT k, s FROM sums WHERE s > 20;
+CREATE MATERIALIZED VIEW once AS SELECT DISTINCT k FROM t;
+CREATE MATERIALIZED VIEW total AS SELECT sum(s) AS s FROM sums;
+CREATE MATERIALIZED VIEW added AS SELECT k, count(x) AS n FROM a GROUP BY k HAVING count(x) > 2;
+"""
+MOST = "CREATE MATERIALIZED VIEW most AS SELECT k, max(x) AS x FROM t GROUP BY k;"
+"""No rule maintains it."""
+PARSED = parse(SCRIPT + MOST)
+SMALL = parse(f"""{TABLE}
+CREATE MATERIALIZED VIEW sums AS SELECT k, count(*) AS n, sum(x) AS s FROM t GROUP BY k;
+CREATE MATERIALIZED VIEW big AS SELECT k, s FROM sums WHERE s > 20;
+""")
+FAR = 2**40
+
+
+@dataclass(slots=True)
+class CountingLog(FaultyLog):
+    reads: list[int] = field(default_factory=list)
+    """Transactions of the tables that were read."""
+
+    async def read(self, partition: int, start: int, stop: int) -> AsyncIterator[Record]:
+        for record in self.partitions[partition][start:stop]:
+            if partition == DATA:
+                self.reads.append(record.id)
+            yield record
+
+
+def new_log() -> CountingLog:
+    return CountingLog(Random(0), kind=True)
+
+
+def row(number: int) -> bytes:
+    """Some rows are taken back."""
+    random = Random(number // 3 if number % 3 == 2 else number)
+    return json.dumps(
+        {"k": random.randrange(5), "x": random.randrange(9), "__diff": -1 if number % 3 == 2 else 1}
+    ).encode()
+
+
+async def life(log: CountingLog, files: Files, epoch: int, rows: int, script: Script = PARSED) -> None:
+    """Keep the views in a process of its own while so many rows come."""
+    ticks, home = Ticks(log, TICKS_PARTITION, [DATA], lambda: 0), Home(log, HOME)
+    sinks = {v.name: ChainSink(home, TICKS_PARTITION, v, lambda: 0, lambda: f"{epoch}") for v in script.views}
+    engine = PlainEngine(files)
+    try:
+        views = Runner([script], ticks, LogSource(log), sinks, engine.open)
+        await views.open()
+        await views.step()
+        await ticks.fence((1, epoch))
+        await views.allow((1, epoch))
+        for _ in range(rows):
+            await log.append(DATA, row(len(log.partitions[DATA])))
+            await ticks.mint()
+            await views.step()
+    finally:
+        engine.close()
+
+
+def expected(rows: list[dict[str, int]]) -> dict[str, Counter[Row]]:
+    there, added = Counter[tuple[int, int]](), Counter[int]()
+    for each in rows:
+        there[each["k"], each["x"]] += each["__diff"]
+        added[each["k"]] += 1
+    there = Counter({pair: count for pair, count in there.items() if count > 0})
+    sums: dict[int, tuple[int, int]] = {}
+    most: dict[int, int] = {}
+    for (k, x), count in there.items():
+        n, s = sums.get(k, (0, 0))
+        sums[k] = n + count, s + x * count
+        most[k] = max(most.get(k, x), x)
+    return {
+        "sums": Counter((k, n, s) for k, (n, s) in sums.items()),
+        "big": Counter((k, s) for k, (_, s) in sums.items() if s > 20),
+        "once": Counter((k,) for k in sums),
+        "total": Counter([(sum(s for _, s in sums.values()) if sums else None,)]),
+        "added": Counter((k, n) for k, n in added.items() if n > 2),
+        "most": Counter(most.items()),
+    }
+
+
+def wrong(log: FaultyLog, script: Script = PARSED) -> list[tuple[str, int]]:
+    """The views and ticks that are wrong or missing."""
+    minted = [decode(each.header, each.data) for each in log.partitions[TICKS_PARTITION]]
+    ticks = {each.tick: each.next[DATA] for each in minted if isinstance(each, Minted)}
+    chains = {view.name: Chain(view.name) for view in script.views}
+    updates: dict[str, list[tuple[Row, int, int]]] = {name: [] for name in chains}
+    for record in log.partitions[HOME]:
+        entry = decode(record.header, record.data)
+        assert entry is not None
+        table = chains[entry.chain].take(entry)
+        updates[entry.chain] += updates_of(table) if table is not None else ()
+    rows = [json.loads(each.data) for each in log.partitions[DATA]]
+    found = []
+    for name, chain in chains.items():
+        assert chain.created is not None
+        for tick in range(chain.created.as_of, max(ticks) + 1):
+            held = Counter[Row]()
+            for each, time, diff in updates[name]:
+                held[each] += diff * (time <= tick)
+            same = Counter({r: n for r, n in held.items() if n}) == expected(rows[: ticks[tick]])[name]
+            if not same or (tick >= chain.upper and chain.upper < max(ticks) - 1):
+                found.append((name, tick))
+    return found
+
+
+def files_in(folder: Path) -> Files:
+    return Files(folder, every_s=0.0)
+
+
+async def test_a_restart_reads_what_is_behind_the_state_alone(tmp_path: Path) -> None:
+    log, script = new_log(), parse(SCRIPT)
+    await life(log, files_in(tmp_path), 1, 12, script)
+    await life(log, Files(tmp_path, every_s=FAR), 2, 7, script)  # one checkpoint, where it begins
+    log.reads.clear()
+    await life(log, files_in(tmp_path), 3, 5, script)
+    assert min(log.reads) == 12
+    log.reads.clear()
+    await life(log, files_in(tmp_path), 4, 0, script)
+    assert log.reads == []
+    assert wrong(log, script) == []
+
+
+async def test_views_without_rules_are_built_from_the_log_beside_those_that_are_kept(tmp_path: Path) -> None:
+    log = new_log()
+    for epoch in range(1, 4):
+        await life(log, files_in(tmp_path), epoch, 5)
+    assert wrong(log) == []
+
+
+async def test_a_life_that_kept_nothing_lately_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "HYDRATION_TRANSACTIONS", 4)
+    log = new_log()
+    await life(log, files_in(tmp_path), 1, 10)
+    await life(log, Files(None), 2, 17)
+    await life(log, files_in(tmp_path), 3, 6)
+    assert wrong(log) == []
+
+
+async def test_a_state_that_is_ahead_of_the_chains_is_not_used(tmp_path: Path) -> None:
+    log = new_log()
+    await life(log, files_in(tmp_path), 1, 10)
+    chains, locks = deepcopy(log.partitions[HOME]), dict(log.locks)
+    await life(log, files_in(tmp_path), 2, 5)
+    log.partitions[HOME], log.locks = chains, locks  # as if its last batches had not come
+    log.reads.clear()
+    await life(log, files_in(tmp_path), 3, 5)
+    assert min(log.reads) == 0
+    assert wrong(log) == []
+
+
+async def test_a_state_of_another_log_is_not_used(tmp_path: Path) -> None:
+    await life(new_log(), files_in(tmp_path), 1, 12)
+    log = new_log()
+    await log.append(DATA, row(1))
+    await life(log, Files(None), 1, 20)
+    await life(log, files_in(tmp_path), 2, 3)
+    assert wrong(log) == []
+
+
+def file_of(folder: Path) -> Path:
+    (found,) = folder.glob("*.duckdb")
+    return found
+
+
+def flipped(offset: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[offset] ^= 0x10
+        path.write_bytes(data)
+
+    return damage
+
+
+def cut(part: float) -> Callable[[Path], None]:
+    return lambda path: os.truncate(path, int(path.stat().st_size * part))
+
+
+def of_another_plan(path: Path) -> None:
+    """One with a view of the same name."""
+    path.unlink()
+    script = parse(
+        f"{TABLE}CREATE MATERIALIZED VIEW sums AS SELECT k, count(*) AS n, sum(x + 1) AS s FROM t GROUP BY k;"
+    )
+    checkpoint_of(script, path.parent)
+
+
+def of_another_duckdb(path: Path) -> None:
+    path.unlink()
+    before, duckdb.__version__ = duckdb.__version__, "1.9.9"
+    try:
+        checkpoint_of(PARSED, path.parent)
+    finally:
+        duckdb.__version__ = before
+
+
+def checkpoint_of(script: Script, folder: Path) -> None:
+    engine = PlainEngine(files_in(folder))
+    state = engine.open(script)
+    state.flow(script.views[0]).step({"t": table_of([((1, 2), 1, 1)], arrow_schema(script.tables[0].columns))}, 2)
+    state.checkpoint({script.views[0].name: Binding(1, {DATA: 1}, 0)})
+    engine.close()
+
+
+def foreign(path: Path) -> None:
+    path.unlink()
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE x AS SELECT 1 AS y")
+
+
+def text(path: Path) -> None:
+    path.write_text("x" * 40_000)
+
+
+BAD: dict[str, Callable[[Path], None]] = {
+    "missing": Path.unlink,
+    "empty": cut(0.0),
+    "a bit of its header": flipped(20),
+    "a bit of its version": flipped(12),
+    "a bit of a block": flipped(12_288 + 700),
+    "cut within the header": lambda path: os.truncate(path, 700),
+    "cut behind the header": lambda path: os.truncate(path, 12_288),
+    "cut in the middle": cut(0.5),
+    "cut at the end": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "another plan": of_another_plan,
+    "another DuckDB": of_another_duckdb,
+    "foreign": foreign,
+    "text": text,
+    "the last start died": lambda path: path.with_name(f"{path.name}.busy").touch(),
+}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[CountingLog, Path]:
+    log, folder = new_log(), tmp_path_factory.mktemp("kept")
+    asyncio.run(life(log, files_in(folder), 1, 9, SMALL))
+    return log, folder
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_file_that_is_not_as_it_was_is_built_anew(
+    name: str, kept: tuple[CountingLog, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, folder = deepcopy(kept[0]), tmp_path / "state"
+    shutil.copytree(kept[1], folder)
+    BAD[name](file_of(folder))
+    log.reads.clear()
+    with caplog.at_level(logging.INFO, duckstate.__name__):
+        await life(log, files_in(folder), 2, 2, SMALL)
+    assert min(log.reads) == 0, "it was trusted"
+    assert len([each for each in caplog.records if each.name == duckstate.__name__]) == 1, caplog.text
+    assert wrong(log, SMALL) == []
+    caplog.clear()
+    log.reads.clear()
+    with caplog.at_level(logging.INFO, duckstate.__name__):
+        await life(log, files_in(folder), 3, 1, SMALL)
+    assert caplog.text == ""
+    assert wrong(log, SMALL) == []
+
+
+KILLED = """
+import asyncio, os, signal, sys, threading
+from pathlib import Path
+from pavane.dataflow import duckflow, duckstate
+from tests.services.dataflow.test_kept_state import SMALL, files_in, life, new_log
+left, how = int(sys.argv[2]), sys.argv[3]
+def die(): os.kill(os.getpid(), signal.SIGKILL)
+class Flow(duckflow.DuckFlow):
+    def commit(self, digest, at):
+        global left
+        left -= 1
+        if left == 0 and how == "before":
+            die()
+        super().commit(digest, at)
+        if left == 0:
+            die() if how == "after" else threading.Timer(int(how) / 10_000, die).start()
+duckstate.DuckFlow = Flow
+asyncio.run(life(new_log(), files_in(Path(sys.argv[1])), 1, 10_000, SMALL))
+"""
+
+
+@pytest.mark.parametrize(("left", "how"), [(1, "before"), (3, "after"), (6, "10")])
+async def test_a_process_is_killed_while_it_writes_a_checkpoint(left: int, how: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path), str(left), how]
+    done = await asyncio.to_thread(subprocess.run, command, check=False, cwd=Path(__file__).parents[3])
+    assert done.returncode == -signal.SIGKILL
+    log = new_log()
+    await life(log, Files(None), 1, 30, SMALL)  # what the log and the chains were then
+    await life(log, files_in(tmp_path), 2, 3, SMALL)
+    await life(log, files_in(tmp_path), 3, 3, SMALL)
+    assert wrong(log, SMALL) == []
+
+
+async def test_a_checkpoint_that_fails_is_said_once_and_the_views_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, files = new_log(), files_in(tmp_path)
+    await life(log, files, 1, 3, SMALL)
+
+    def full(*_: object) -> None:
+        raise duckdb.FatalException("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(duckflow.DuckFlow, "commit", full)
+        with pytest.raises(EngineError, match="no space left"):
+            await life(log, files, 2, 3, SMALL)
+        await life(log, files, 3, 3, SMALL)  # opened anew, in the same process
+    assert [each.name for each in caplog.records if each.levelno >= logging.WARNING] == [duckstate.__name__]
+    await life(log, files_in(tmp_path), 4, 3, SMALL)
+    assert wrong(log, SMALL) == []
