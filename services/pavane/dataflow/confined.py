@@ -114,7 +114,10 @@ class _Child:
 
     async def answer(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Raises `QueryError`, and its subclasses where the process is of no further use."""
-        process = await asyncio.shield(self._starting)
+        try:
+            process = await asyncio.shield(self._starting)
+        except OSError as error:
+            raise QueryTooLarge(f"a process for queries cannot start: {error}") from error
         frames = await asyncio.to_thread(_request, sql, tables)
         try:
             if not self._ready:
