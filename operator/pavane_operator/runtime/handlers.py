@@ -9,6 +9,7 @@ import aiohttp
 import kopf
 
 from pavane_operator.kinds.port import Kind, PodlessKind
+from pavane_operator.kube.client import LIST_CHUNK, WATCH_SILENCE_S, WATCH_TIMEOUT_S
 from pavane_operator.kube.library import Credentials, connector
 from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
@@ -17,10 +18,6 @@ from pavane_operator.runtime.reconcile import CHILD_TYPES
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
-WATCH_SERVER_TIMEOUT_S = 600
-WATCH_SILENCE_S = 70.0
-"""Bookmarks come about once a minute; a stream that delivers nothing for longer is dead."""
-WATCH_CHUNK = 500
 EXIT_TIMEOUT_S = 25.0
 """Below the pod's grace period; kopf's own default is ten minutes."""
 
@@ -62,18 +59,17 @@ def registry(
 def settings() -> kopf.OperatorSettings:
     """kopf's settings: no change handlers, no events, no peering of its own."""
     chosen = kopf.OperatorSettings()
-    # Event handlers alone store nothing; the names are fixed all the same, before a later handler would need them.
+    # kopf takes its finalizer off each object that it sees; under the default name it would be another operator's.
     chosen.persistence.finalizer = "pavane.dev/operator"
-    chosen.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
     chosen.persistence.diffbase_storage = _NoDifferences()
     chosen.posting.enabled = False
     chosen.networking.connect_timeout = CONNECT_TIMEOUT_S
     chosen.networking.request_timeout = REQUEST_TIMEOUT_S
     chosen.networking.error_backoffs = (1, 2, 4, 8, 16, 30)
     chosen.watching.connect_timeout = CONNECT_TIMEOUT_S
-    chosen.watching.server_timeout = WATCH_SERVER_TIMEOUT_S
+    chosen.watching.server_timeout = WATCH_TIMEOUT_S
     chosen.watching.inactivity_timeout = WATCH_SILENCE_S
-    chosen.watching.chunk_size = WATCH_CHUNK
+    chosen.watching.chunk_size = LIST_CHUNK
     chosen.peering.standalone = True
     chosen.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
     return chosen
