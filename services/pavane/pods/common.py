@@ -12,7 +12,7 @@ from pavane.pods.settings import PodSettings
 from pavane.runtime.certificates import Certificates
 from pavane.runtime.garbage import freeze_survivors
 from pavane.runtime.metrics import Metric
-from pavane.runtime.process import EXIT_USAGE, Process, write_termination_log
+from pavane.runtime.process import EXIT_FAILED, EXIT_USAGE, Process, write_termination_log
 from pavane.runtime.process import run as run_process
 from pavane.runtime.settings import SettingsError
 from pavane.stage.server import StageServer
@@ -22,6 +22,8 @@ EXIT_STOPPED = 0
 FENCED_SECONDS = 30.0  # a fenced pod rests before it ends, so that no restart loop burns (operator.md 2.12)
 
 _logger = logging.getLogger(__name__)
+
+FAILURES: Mapping[type[Exception], int] = {SettingsError: EXIT_FAILED, OSError: EXIT_FAILED}
 
 OwnSettings = TypeVar("OwnSettings", bound=PodSettings)
 Config = TypeVar("Config")
@@ -42,7 +44,7 @@ def run_pod(
     settings_of: type[OwnSettings],
     load: Callable[[OwnSettings], Config],
     pod_of: Callable[[OwnSettings, Config, Process], Pod],
-    failures: Mapping[type[Exception], int],
+    failures: Mapping[type[Exception], int] = FAILURES,
     *,
     keeps_much: bool = False,
 ) -> int:

@@ -21,7 +21,6 @@ from pavane.pods.computing import Kept, engine_of, make_clocks
 from pavane.pods.staged import StagedPod
 from pavane.runtime.certificates import Certificates
 from pavane.runtime.process import EXIT_FAILED, Process
-from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.waltz.client import Waltz, WaltzError
@@ -223,4 +222,4 @@ class ComputePod(StagedPod[Kept[Any]]):
 
 def run() -> int:
     """Run this pod and return its exit code: 0 stopped or fenced, 1 what a person must look at, 2 wrong settings."""
-    return run_pod("compute", ComputeSettings, load, ComputePod, {SettingsError: EXIT_FAILED, OSError: EXIT_FAILED})
+    return run_pod("compute", ComputeSettings, load, ComputePod)

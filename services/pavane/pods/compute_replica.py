@@ -18,7 +18,6 @@ from pavane.pods.computing import AGAIN_S, engine_of, log_of, make_clocks
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process
-from pavane.runtime.settings import SettingsError
 from pavane.waltz.client import Unavailable, Waltz, WaltzError
 from pavane.wire import Stage
 
@@ -116,4 +115,4 @@ class ReplicaPod:
 def run() -> int:
     """Run this pod and return its exit code: 0 stopped or fenced, 1 what a person must look at, 2 wrong settings, and
     what the protocol says of its commands: 3 incompatible, 4 a dataflow that cannot be, 5 no engine."""
-    return run_pod("compute", ComputeSettings, load, ReplicaPod, {SettingsError: EXIT_FAILED, OSError: EXIT_FAILED})
+    return run_pod("compute", ComputeSettings, load, ReplicaPod)

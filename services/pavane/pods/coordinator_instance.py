@@ -41,7 +41,6 @@ from pavane.runtime import names
 from pavane.runtime.certificates import Certificates
 from pavane.runtime.metrics import Metric
 from pavane.runtime.process import EXIT_FAILED, Process
-from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.wal.files import DiskFolder
@@ -304,6 +303,4 @@ class CoordinatorPod(StagedPod[Instance]):
 
 def run() -> int:
     """Run this pod and return its exit code: 0 stopped or fenced, 1 to 5 and 70 as the coordinator's."""
-    return run_pod(
-        "coordinator", CoordinatorSettings, load, CoordinatorPod, {SettingsError: EXIT_FAILED, OSError: EXIT_FAILED}
-    )
+    return run_pod("coordinator", CoordinatorSettings, load, CoordinatorPod)

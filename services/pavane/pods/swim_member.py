@@ -204,4 +204,4 @@ class SwimPod(StagedPod[SwimRole]):
 
 def run() -> int:
     """Run this pod and return its exit code: 0 stopped or fenced, 1 failed, 2 usage."""
-    return run_pod("swim-member", SwimSettings, load, SwimPod, {OSError: EXIT_FAILED})
+    return run_pod("swim-member", SwimSettings, load, SwimPod)

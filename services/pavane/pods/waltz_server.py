@@ -16,7 +16,6 @@ from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, WaltzConfig, Wal
 from pavane.pods.waltz_settings import metadata as metadata_of
 from pavane.runtime.metrics import Metric
 from pavane.runtime.process import EXIT_FAILED, Process
-from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.waltz.aio.cluster import ClusterConfig, check_tree, make_tree, read_rollout, read_view, set_rollout
@@ -194,6 +193,5 @@ class WaltzPod(StagedPod[WaltzRole]):
 
 def run() -> int:
     """Run this pod and return its exit code: 0 stopped or fenced, 1 failed, 2 usage."""
-    failures = {SettingsError: EXIT_FAILED, OSError: EXIT_FAILED}
     # The newest transactions of each partition are kept in memory.
-    return run_pod("waltz-server", WaltzServerSettings, load, WaltzPod, failures, keeps_much=True)
+    return run_pod("waltz-server", WaltzServerSettings, load, WaltzPod, keeps_much=True)

@@ -7,7 +7,6 @@ import os
 
 from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.waltz_settings import ADMIN_PORT, STORAGE_PORT, WaltzConfig, WaltzStorageSettings, load
-from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.waltz.server import StorageNode
@@ -27,7 +26,7 @@ class StoragePod:
             host=settings.pod_ip,
             live=self._live_fault,
             ready=self._ready_fault,
-            metrics=self._metrics,
+            metrics=self._node.metrics,
             documents={"/storage": lambda: {"faults": {str(n): text for n, text in self._node.faults().items()}}},
         )
 
@@ -54,9 +53,6 @@ class StoragePod:
             return "the storage node is not running"
         faults = self._node.faults()
         return "; ".join(f"partition {number}: {fault}" for number, fault in faults.items()) or None
-
-    def _metrics(self) -> list[Metric]:
-        return self._node.metrics()
 
 
 def run() -> int:
