@@ -14,6 +14,7 @@ import pyarrow as pa
 from pavane.dataflow.casing import macros
 from pavane.dataflow.deltas import MACROS, Counts, Stage, Sums, quoted
 from pavane.dataflow.duckdialect import translated, without_zones
+from pavane.dataflow.growth import Growth, growth_of
 from pavane.dataflow.plan import INPUT, Plan, Select
 from pavane.dataflow.ports import DIFF, TIME, Binding, Column, EngineError, Script, View, ViewError
 from pavane.dataflow.rows import table_of
@@ -176,13 +177,22 @@ class DuckFlow:
         return self._arrow(f"SELECT * FROM {known['']}")
 
     def _part(self, part: _Part, known: Mapping[str, str], upper: int, whole: bool, more: bool) -> str:
+        self._check(part.growth, known[part.side])
         rows = f"({part.select.format(known[part.side])})"
         if part.groups is not None:
             groups = self._through(part.groups, rows, upper, whole, more)
+            self._check(part.final_growth, groups)
             rows = f"({part.final.format(groups)})"
         if part.once is not None:
             rows = self._through(part.once, rows, upper, whole, more)
         return rows
+
+    def _check(self, growth: Growth, source: str) -> None:
+        """DuckDB's own limit does not count texts that it is making."""
+        if growth.texts:
+            size = "coalesce(sum(strlen(CAST(s AS VARCHAR))), 0)"
+            rows = self._rows_of(f"SELECT count(*), CAST({size} AS BIGINT) FROM {source} AS s")
+            growth.check(growth.most(rows[0][1], rows[0][0]))
 
     def _through(self, stage: Stage, source: str, upper: int, whole: bool, more: bool) -> str:
         """Bring changes through a stage; while `more` of one tick come it only adds them up."""
@@ -244,6 +254,7 @@ class _Part:
         self.select = _over(first)
         last = first if plan.final is None else plan.final
         self.final = _over(last)
+        self.growth, self.final_growth = growth_of(first.sql), growth_of(last.sql)
         self.groups = Sums(f"{prefix}_groups", plan.group, first.columns) if plan.group is not None else None
         self.once = Counts(f"{prefix}_once", last.columns, Counts.ONCE) if plan.distinct else None
         self.stages: Sequence[Stage] = [each for each in (self.groups, self.once) if each is not None]

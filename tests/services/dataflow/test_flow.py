@@ -10,7 +10,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from pavane.dataflow import flow, plain
+from pavane.dataflow import flow, growth
 from pavane.dataflow.flow import Present
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import SqlError, ViewError
@@ -112,10 +112,10 @@ def test_a_number_out_of_range_is_said(sql: str) -> None:
 
 def test_texts_that_grow_without_measure_end_their_view(monkeypatch: pytest.MonkeyPatch) -> None:
     columns, many = "id BIGINT, s STRING", [((number, "ab" * 500), 1, 1) for number in range(300)]
-    monkeypatch.setattr(plain, "PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(growth, "PIECE_BYTES", 1 << 16)
     found = contents("SELECT id, s || s AS x FROM t WHERE id <> 7", columns, many)  # in pieces
     assert found == Counter({(number, "ab" * 1000): 1 for number in range(300) if number != 7})
-    monkeypatch.setattr(plain, "MADE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(growth, "MADE_BYTES_MAX", 1 << 20)
     for expression in (" || ".join(["s"] * 8), f"CASE WHEN id > 0 THEN '{'x' * 4000}' || s END"):
         with pytest.raises(ViewError, match="the texts that it joins are larger than"):
             contents(f"SELECT id, {expression} AS x FROM t", columns, many)

@@ -1,0 +1,53 @@
+"""How large texts may become that a view joins (docs/specs/compute.md 16.3)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+
+from pavane.dataflow.ports import ViewError
+
+MADE_BYTES_MAX = 1 << 30
+"""Of the rows that one SELECT makes of a batch, where it joins texts: 30 views, each of which doubles what the one
+before made, would else be a gigabyte for each byte."""
+PIECE_BYTES = 16 << 20
+"""What may come of the rows that are evaluated at once, so that a batch that makes too much is noticed early."""
+TOO_LARGE = f"the texts that it joins are larger than {MADE_BYTES_MAX >> 20} MiB in one step"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How large a SELECT can make a row."""
+
+    texts: int
+    """Columns that it joins to texts; of other functions no result is larger than what it is made of."""
+    literals_bytes: int
+
+    def most(self, size: int, rows: int) -> int:
+        """How many bytes may come of rows of this size in bytes."""
+        return self.texts * size + self.literals_bytes * rows
+
+    def check(self, made: int) -> None:
+        """Raises `ViewError` where it joins texts to so many bytes that the process might not live."""
+        if self.texts and made > MADE_BYTES_MAX:
+            raise ViewError(TOO_LARGE)
+
+    def pieces(self, table: pa.Table) -> Iterator[pa.Table]:
+        """Yield the rows in pieces of which not too much can come. Raises `ViewError` for a row that is too large."""
+        most = self.most(table.nbytes, table.num_rows)
+        if most <= PIECE_BYTES or table.num_rows <= 1:
+            self.check(most)
+            yield table
+            return
+        middle = table.num_rows // 2
+        yield from self.pieces(table.slice(0, middle))
+        yield from self.pieces(table.slice(middle))
+
+
+def growth_of(sql: str) -> Growth:
+    """Return how large a SELECT in Spark's SQL can make a row."""
+    tree = sqlglot.parse_one(sql, dialect="spark")
+    joined = [column for column in tree.find_all(exp.Column) if column.find_ancestor(exp.DPipe, exp.Concat)]
+    return Growth(len(joined), sum(len(each.name.encode()) for each in tree.find_all(exp.Literal) if each.is_string))
