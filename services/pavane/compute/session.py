@@ -6,24 +6,19 @@ import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
 
 from pavane.compute.tls import server_credentials, watch
 from pavane.compute.transport import ACCEPTED, SERVER_OPTIONS
-from pavane.compute.wire import (
-    METHOD,
-    PROTOCOL_MAJOR,
-    SERVICE,
-    Command,
-    Response,
-    decode_command,
-    encode_response,
-)
+from pavane.compute.wire import METHOD, PROTOCOL_MAJOR, SERVICE, Command, Response, decode_command, encode_response
 from pavane.runtime.certificates import Certificates
 from pavane.runtime.names import bracketed
 from pavane.wire import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from pavane.compute.core.streams import StreamsCore
 
 FIRST_MESSAGE_SECONDS_MAX = 10.0  # for each of the messages that a stream begins with
 FIRST_MESSAGES = 2  # CreateTimely and CreateInstance
@@ -40,23 +35,10 @@ Look = Callable[[], tuple[Iterable[Response], float | None]]
 _logger = logging.getLogger(__name__)
 
 
-class StreamCore(Protocol):
-    """A core as far as its streams go (``pavane.compute.core.streams``)."""
-
-    def open(self) -> int:
-        """Return the number of a new stream."""
-
-    def close(self, stream: int) -> None:
-        """Forget a stream."""
-
-    def greeted(self, stream: int) -> bool:
-        """Whether the stream's CreateTimely was accepted."""
-
-
 class Session:
     """A new stream of ``core``. Set ``changed`` when there may be something to send."""
 
-    def __init__(self, core: StreamCore) -> None:
+    def __init__(self, core: "StreamsCore[Any]") -> None:
         self.stream = core.open()
         self.changed = asyncio.Event()
         self.ended: asyncio.Future[tuple[grpc.StatusCode, str]] = asyncio.get_running_loop().create_future()
@@ -138,7 +120,7 @@ class StreamServer(ABC):
     STOPS: ClassVar[str]
     """What streams hear when the port closes."""
 
-    def __init__(self, core: StreamCore, *, host: str, port: int, certificates: Certificates | None) -> None:
+    def __init__(self, core: "StreamsCore[Any]", *, host: str, port: int, certificates: Certificates | None) -> None:
         self.port = port
         self._streams_of = core
         self._address = f"{bracketed(host)}:{port}"

@@ -22,15 +22,7 @@ from pavane.compute.session import EXIT_FAILED, Look, StreamServer
 from pavane.compute.transport import RPC_NAME, STAGE_PORT, UNTRACED
 from pavane.compute.wire import STAGE_COLLECTION, Command, Frontiers, Response, StageReport, Token
 from pavane.runtime.certificates import Certificates
-from pavane.stage.core import (
-    OWN,
-    Configure,
-    Effect,
-    EnterReadOnly,
-    EnterReadWrite,
-    Report,
-    StageCore,
-)
+from pavane.stage.core import OWN, Configure, Effect, EnterReadOnly, EnterReadWrite, Report, StageCore
 from pavane.stage.role import Role
 from pavane.telemetry import remote_parent
 from pavane.wire import Stage
