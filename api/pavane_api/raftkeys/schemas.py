@@ -4,8 +4,8 @@ Bytes stand in base64, for a key may hold any. What is read here is written by t
 """
 
 import base64
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
@@ -257,16 +257,7 @@ def document_of(op: Op) -> _AnyOp:
     return _DOCUMENTS[type(op).__name__](**{name: getattr(op, name) for name in op.__slots__})
 
 
-_DOCUMENTS: dict[str, type[_AnyOp]] = {
-    "Put": Put,
-    "Delete": Delete,
-    "DeleteRange": DeleteRange,
-    "Set": SetNode,
-    "Remove": RemoveNode,
-    "Check": CheckNode,
-    "Get": GetNode,
-    "Children": ReadChildren,
-}
+_DOCUMENTS: Mapping[str, type[_AnyOp]] = {each.model_fields["op"].default: each for each in get_args(_AnyOp)}
 
 
 class Transaction(Document):
@@ -415,47 +406,45 @@ class OpResult(Document):
     """Children: births and deaths of children."""
 
 
+_RESULTS: Mapping[type[Op], tuple[str, ...]] = {
+    commands.Put: ("version",),
+    commands.Delete: ("deleted",),
+    commands.DeleteRange: ("deleted",),
+    commands.Range: ("items", "more"),
+    commands.Create: ("path",),
+    commands.Set: ("version",),
+    commands.Remove: (),
+    commands.Check: (),
+    commands.Get: ("node",),
+    commands.Children: ("children", "cversion"),
+}
+"""Op → how the fields of its result are called, in the order of the protocol (docs/specs/raft.md 12.3)."""
+
+
+def _counts(op: Op) -> bool:
+    return isinstance(op, Range) and bool(op.flags & Range.COUNT_ONLY)
+
+
 def result_of(op: Op, fields: Sequence[Any]) -> OpResult:
     """Return how the result of ``op`` is written; ``fields`` as ``TxnResult`` has them."""
-    match op, fields:
-        case ((commands.Put() | commands.Set()), [version]):
-            return OpResult(version=version)
-        case ((commands.Delete() | commands.DeleteRange()), [deleted]):
-            return OpResult(deleted=deleted)
-        case Range(), [int(count), _]:
-            return OpResult(count=count)
-        case Range(), [items, more]:
-            return OpResult(items=[Key.of(Item(*item)) for item in items], more=more)
-        case Create(), [path]:
-            return OpResult(path=path)
-        case commands.Get(), [found]:
-            return OpResult(node=None if found is None else Node.of(NodeInfo(*found)))
-        case commands.Children(), [names, cversion]:
-            return OpResult(children=names, cversion=cversion)
-    return OpResult()
+    found = dict(zip(("count",) if _counts(op) else _RESULTS[type(op)], fields, strict=False))
+    if "items" in found:
+        found["items"] = [Key.of(Item(*item)) for item in found["items"]]
+    if found.get("node") is not None:
+        found["node"] = Node.of(NodeInfo(*found["node"]))
+    return OpResult(**found)
 
 
 def fields_of(op: Op, result: OpResult) -> list[Any]:
     """Return the result of ``op`` as the protocol has it, its number first (docs/specs/raft.md 12.3)."""
-    fields: list[Any]
-    match op:
-        case commands.Put() | commands.Set():
-            fields = [result.version]
-        case commands.Delete() | commands.DeleteRange():
-            fields = [result.deleted]
-        case Range(flags=flags) if flags & Range.COUNT_ONLY:
-            fields = [result.count, False]
-        case Range():
-            fields = [[list(item.fields()) for item in result.items or ()], bool(result.more)]
-        case Create():
-            fields = [result.path]
-        case commands.Get():
-            fields = [None if result.node is None else list(result.node.fields())]
-        case commands.Children():
-            fields = [result.children, result.cversion]
-        case _:
-            fields = []
-    return [op.NUMBER, *fields]
+    if _counts(op):
+        return [op.NUMBER, result.count, False]
+    found = {name: getattr(result, name) for name in _RESULTS[type(op)]}
+    if "items" in found:
+        found = {"items": [list(item.fields()) for item in result.items or ()], "more": bool(result.more)}
+    if found.get("node") is not None:
+        found["node"] = list(found["node"].fields())
+    return [op.NUMBER, *found.values()]
 
 
 class TransactionResult(Document):
