@@ -27,16 +27,11 @@ from tests.sim.kit.seeds import holds
 from tests.sim.waltz.links import DIRECTIONS, Link, Session, rules
 
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
-PARTITION = 0
-LOCK = (42,)
-NODES = ("n0", "n1", "n2")
-SERVERS = (1, 2)
+PARTITION, LOCK = 0, (42,)
+NODES, SERVERS = ("n0", "n1", "n2"), (1, 2)
 TTL_S = 1.0
-DELAY_S = (0.0002, 0.003)
-LATE_S = (0.02, 0.4)
-LATE_SHARE = 0.02
-THINK_S = (0.005, 0.05)
-ANSWER_S = 1.5
+DELAY_S, LATE_S, LATE_SHARE = (0.0002, 0.003), (0.02, 0.4), 0.02
+THINK_S, ANSWER_S = (0.005, 0.05), 1.5
 SEGMENT_BYTES, SEGMENT_BYTES_TRIMMED = 3000, 1000  # so that logs have several
 
 
@@ -319,6 +314,7 @@ class Client:
     connection: int = -1
     generation: int = 0
     hwm: int = -1
+    first: int = 0
     seq: int = 0
     net_seq: int = 0
     pending: tuple[ReqId, bytes] | None = None
@@ -372,7 +368,7 @@ class Client:
                 self.lost()
             case m.Reject(code=RejectCode.TRIMMED):
                 holds(message.detail > self.hwm + 1, "trimmed", f"{message.detail} would follow {self.hwm}")
-                self.hwm = message.detail - 1
+                self.first, self.hwm = message.detail, message.detail - 1
                 self._mount()
             case m.Reject():
                 self.lost()
@@ -597,13 +593,7 @@ class Reader(Client):
     def __init__(self, world: World) -> None:
         super().__init__(world, 200)
         self.ready = False
-        self.first = 0
         self.go()
-
-    def hear(self, connection: int, message: Any) -> None:
-        if connection == self.connection and isinstance(message, m.Reject) and message.code is RejectCode.TRIMMED:
-            self.first = message.detail
-        super().hear(connection, message)
 
     def _append(self) -> None:
         self.ready = True
