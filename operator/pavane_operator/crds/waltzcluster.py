@@ -194,14 +194,18 @@ class WaltzClusterSpec(CommonSpec):
     """Where servers and partitions are registered."""
     retention: Retention | None = Field(
         default=None,
-        json_schema_extra=rules(
-            rule("has(self.maxAge) || has(self.maxBytes)", "set retention.maxAge, retention.maxBytes or both"),
-            rule(
-                "!has(self.maxAge) || duration(self.maxAge) >= duration('1m')", "retention.maxAge must be at least 1m"
-            ),
-            rule(
-                "!has(self.maxBytes) || quantity(string(self.maxBytes)).compareTo(quantity('1Mi')) >= 0",
-                "retention.maxBytes must be at least 1Mi",
+        json_schema_extra=marked(
+            Mark.POD,
+            **rules(
+                rule("has(self.maxAge) || has(self.maxBytes)", "set retention.maxAge, retention.maxBytes or both"),
+                rule(
+                    "!has(self.maxAge) || duration(self.maxAge) >= duration('1m')",
+                    "retention.maxAge must be at least 1m",
+                ),
+                rule(
+                    "!has(self.maxBytes) || quantity(string(self.maxBytes)).compareTo(quantity('1Mi')) >= 0",
+                    "retention.maxBytes must be at least 1Mi",
+                ),
             ),
         ),
     )
