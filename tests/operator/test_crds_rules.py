@@ -99,6 +99,27 @@ async def test_what_cannot_be_is_refused_with_its_field(cluster: Cluster, spec: 
 
 
 @pytest.mark.parametrize(
+    ("retention", "said"),
+    [
+        ({}, "set retention.maxAge, retention.maxBytes or both"),
+        ({"maxAge": "59s"}, "at least 1m"),
+        ({"maxBytes": "1023Ki"}, "at least 1Mi"),
+        ({"maxAge": "1m"}, ""),
+        ({"maxAge": "720h", "maxBytes": "64Mi"}, ""),
+    ],
+)
+async def test_a_log_keeps_something(cluster: Cluster, retention: dict[str, Any], said: str) -> None:
+    spec = {"metadata": {"raftClusterRef": {"name": "registry"}}, "retention": retention}
+    body = {"metadata": {"name": "ledger", "namespace": "default"}, "spec": spec}
+    if not said:
+        assert (await cluster.create("waltzclusters.pavane.dev", body))["spec"]["retention"] == retention
+        return
+    with pytest.raises(ApiError) as refused:
+        await cluster.create("waltzclusters.pavane.dev", body)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("spec", "said"),
     [
         ({"engine": "Plain", "spark": {"master": "local"}}, "spark needs engine Spark"),
