@@ -28,7 +28,7 @@ from pavane.waltz.wire.blobs import (
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec, WaltzClusterStatus
 from pavane_operator.kinds.raft.keys import generated
-from pavane_operator.kinds.waltz.copies import Faults
+from pavane_operator.kinds.waltz.copies import Faults, Told
 from pavane_operator.kinds.waltz.facts import SET_ROLLOUT, Registry, facts
 from pavane_operator.kinds.waltz.render import WaltzRenderer
 from pavane_operator.plan.model import GENERATION_LABEL, TEMPLATE_ANNOTATION, Child, Manifest, Resource, Writers
@@ -300,7 +300,8 @@ ROTTEN = "damaged from transaction 7 on: a record does not match its CRC"
 
 
 def with_faults(faults: Faults, found: Registry | None) -> Any:
-    return facts(resource(1, None, partitions=2), found, faults)
+    told = {pod: Told(each, full=False) for pod, each in faults.items()}
+    return facts(resource(1, None, partitions=2), found, told)
 
 
 def test_a_copy_that_is_not_used_is_named_with_its_node_and_partition() -> None:
@@ -322,6 +323,26 @@ def test_copies_that_are_too_few_are_what_a_log_that_is_down_waits_for() -> None
     assert "too few copies are left of 1 partitions" in down.message
     assert "q-storage-2, partition 0: a sync failed" in down.message
     assert "partition 1" not in down.message
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, []),
+        ({"q-storage-0": Told({}, full=False)}, [(True, "HasRoom", "")]),
+        (
+            {"q-storage-0": Told({}, full=True), "q-storage-1": Told({}, full=False)},
+            [(False, "VolumeFull", "the volume of storage node q-storage-0 is full: it takes no appends")],
+        ),
+    ],
+)
+@pytest.mark.parametrize("found", [None, Registry(), registry(numbers={3: 1, 4: 1})])
+def test_a_full_volume_of_a_storage_node_is_told_whatever_the_registry_says(
+    told: dict[str, Told], expected: list[tuple[bool, str, str]], found: Registry | None
+) -> None:
+    conditions = facts(resource(1, None, partitions=2), found, told).conditions
+    room = [each for each in conditions if each.type == "VolumesHaveRoom"]
+    assert [(each.status, each.reason, each.message) for each in room] == expected
 
 
 def test_many_copies_are_named_in_part() -> None:

@@ -27,7 +27,7 @@ class StoragePod:
             live=self._live_fault,
             ready=self._ready_fault,
             metrics=self._node.metrics,
-            documents={"/storage": lambda: {"faults": {str(n): text for n, text in self._node.faults().items()}}},
+            documents={"/storage": self._told},
         )
 
     async def start(self) -> None:
@@ -47,6 +47,10 @@ class StoragePod:
         if self._node.port and not os.access(self._settings.waltz_data, os.W_OK):
             return f"{self._settings.waltz_data} is not writable"
         return None
+
+    def _told(self) -> dict[str, object]:
+        faults = {str(number): text for number, text in self._node.faults().items()}
+        return {"faults": faults, "full": self._node.full}
 
     def _ready_fault(self) -> str | None:
         if self._process.ending or not self._node.port:

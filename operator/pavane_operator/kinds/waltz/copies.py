@@ -1,9 +1,10 @@
-"""Which storage nodes cannot use their copies of partitions, as their ops ports tell (docs/specs/waltz.md 12.3)."""
+"""What storage nodes tell on their ops ports: unusable copies, a full volume (docs/specs/waltz.md 12.3)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import httpx2
 
@@ -20,24 +21,34 @@ Faults = Mapping[str, Mapping[int, str]]
 """By pod and partition: why it is not used, in words."""
 
 
-def faults_in(document: object) -> dict[int, str]:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one storage node has told."""
+
+    faults: Mapping[int, str]
+    full: bool
+    """Its volume has no room for appends."""
+
+
+def told_in(document: object) -> Told:
     """The answer, checked. Raises ValueError for anything else than such a document."""
     faults = document.get("faults") if isinstance(document, Mapping) else None
     if not isinstance(faults, Mapping):
         raise ValueError(f"{PATH} answered no faults")
-    return {int(partition): str(text) for partition, text in faults.items()}
+    found = {int(partition): str(text) for partition, text in faults.items()}
+    return Told(found, full=isinstance(document, Mapping) and document.get("full") is True)
 
 
-async def faults_of(http: httpx2.AsyncClient, pods: Iterable[Pod]) -> dict[str, dict[int, str]]:
-    """Ask the storage nodes that are not ready: one with a fault is never ready. Who does not answer is left out."""
+async def told_by(http: httpx2.AsyncClient, pods: Iterable[Pod]) -> dict[str, Told]:
+    """Ask the storage nodes. Who does not answer is left out."""
 
-    async def ask(pod: Pod) -> dict[int, str]:
+    async def ask(pod: Pod) -> Told | None:
         try:
             url = f"http://{bracketed(pod.address or '')}:{OPS_PORT}{PATH}"
-            return faults_in((await asking.ask(http, "GET", url, within_s=ASK_TIMEOUT_S)).document())
+            return told_in((await asking.ask(http, "GET", url, within_s=ASK_TIMEOUT_S)).document())
         except (httpx2.HTTPError, ValueError):
-            return {}
+            return None
 
-    asked = [pod for pod in pods if pod.address and not pod.ready and not pod.deleting]
+    asked = [pod for pod in pods if pod.address and not pod.deleting]
     answers = await asyncio.gather(*map(ask, asked))
-    return {pod.name: found for pod, found in zip(asked, answers, strict=True) if found}
+    return {pod.name: found for pod, found in zip(asked, answers, strict=True) if found is not None}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pavane.waltz.wire.blobs import UNRESOLVED, PartitionAssignment, PartitionMetadata, Rollout
 from pavane_operator.crds.waltzcluster import PartitionCounts, WaltzClusterSpec
-from pavane_operator.kinds.waltz.copies import Faults
+from pavane_operator.kinds.waltz.copies import Faults, Told
 from pavane_operator.plan.model import Facts, OwnCondition, Problem, Resource
 
 SET_ROLLOUT = "SetRollout"
@@ -21,7 +21,7 @@ NAMED_MAX = 8
 """Copies that a message names; the rest is counted. Each has an event of its own."""
 
 
-NO_FAULTS: Faults = MappingProxyType({})
+NOTHING_TOLD: Mapping[str, Told] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,21 @@ def silent(spec: WaltzClusterSpec) -> Problem:
     return Problem("NoQuorum", "the RaftCluster with the metadata does not answer")
 
 
-def facts(resource: Resource, registry: Registry | None, faults: Faults = NO_FAULTS) -> Facts:
-    """Judge a look; None = the store did not answer. `faults` are those that storage nodes have told."""
+def facts(resource: Resource, registry: Registry | None, told: Mapping[str, Told] = NOTHING_TOLD) -> Facts:
+    """Judge a look; None = the store did not answer. `told` is what storage nodes say of themselves."""
+    found = _facts(resource, registry, {pod: each.faults for pod, each in told.items() if each.faults})
+    return replace(found, conditions=(*found.conditions, _room(told))) if found.conditions and told else found
+
+
+def _room(told: Mapping[str, Told]) -> OwnCondition:
+    full = sorted(pod for pod, each in told.items() if each.full)
+    if full:
+        text = f"the volume of storage node {' and '.join(full)} is full: it takes no appends"
+        return OwnCondition("VolumesHaveRoom", False, "VolumeFull", text)
+    return OwnCondition("VolumesHaveRoom", True, "HasRoom")
+
+
+def _facts(resource: Resource, registry: Registry | None, faults: Faults) -> Facts:
     spec = resource.spec
     assert isinstance(spec, WaltzClusterSpec)  # noqa: S101 - the registry parses by the kind's model
     status = resource.status

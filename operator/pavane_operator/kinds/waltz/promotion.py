@@ -23,7 +23,7 @@ from pavane.waltz.wire import blobs
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
 from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.waltz import metadata, names
-from pavane_operator.kinds.waltz.copies import faults_of
+from pavane_operator.kinds.waltz.copies import told_by
 from pavane_operator.kinds.waltz.facts import ALLOW_WRITES, SET_ROLLOUT, Registry, facts
 from pavane_operator.kube import pods_http
 from pavane_operator.plan.model import Facts, Observed, Resource
@@ -52,10 +52,8 @@ class WaltzPromotion:
         """Read who serves what, how many replicas take part, and which storage nodes cannot use their copies."""
         if self._http is None:
             self._http = pods_http()
-        faults, registry = await asyncio.gather(
-            faults_of(self._http, observed.standing), self._look(resource, observed)
-        )
-        return facts(resource, registry, faults)
+        told, registry = await asyncio.gather(told_by(self._http, observed.standing), self._look(resource, observed))
+        return facts(resource, registry, told)
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
         """Write which generation is to own the partitions, unless a later one stands there already.

@@ -29,6 +29,7 @@ class StorageNode:
         self._key = key
         self._partitions = partitions
         self._reserve = disk_reserve_bytes
+        self._kept_free = 0
         self._lock: FolderLock | None = None
         self.server: StorageServer | None = None
 
@@ -43,6 +44,7 @@ class StorageNode:
         """Open the folder, look at what is in it, then listen, with ``admin_port`` also for tools."""
         self._lock, directory = await asyncio.to_thread(self._open)
         reserve = self._reserve if self._reserve is not None else await asyncio.to_thread(self._reserve_bytes)
+        self._kept_free = reserve
         self.server = StorageServer(directory, self._key, cluster=self._cluster, disk_reserve_bytes=reserve)
         await self.server.start(host, port, tls)
         if admin_port is not None:
@@ -66,6 +68,12 @@ class StorageNode:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    @property
+    def full(self) -> bool:
+        """Whether the volume has no room for appends: what is free is kept for marks and repairs."""
+        found = os.statvfs(self._folder)
+        return self.server is not None and found.f_bavail * found.f_frsize < self._kept_free
 
     def faults(self) -> dict[int, str]:
         """Return the partitions that cannot be used, and why."""
