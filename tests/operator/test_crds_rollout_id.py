@@ -73,6 +73,10 @@ def test_defaults_and_fields_that_touch_no_pod_do_not_roll(fields: dict[str, Any
 )
 def test_equal_values_in_another_notation_do_not_roll(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert _id(**one) == _id(**other)
+    spec = RaftClusterSpec.read({**LEAST, **one})
+    assert one.items() <= spec.model_dump(mode="json", by_alias=True, exclude_unset=True).items(), (
+        "readers see it as is"
+    )
 
 
 @pytest.mark.parametrize("text", ["1", "100m", "1500m", "2Gi", "128Mi", "1536Mi", "1G", "1500M", "0", "0.00001"])

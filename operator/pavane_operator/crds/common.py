@@ -26,7 +26,7 @@ from pavane_operator.crds.exposure import DisruptionBudgetSpec, NetworkPolicySpe
 from pavane_operator.crds.rollout import RolloutSpec
 from pavane_operator.crds.scheduling import RESERVED_KEYS, PodSpec
 from pavane_operator.crds.tls import TlsSpec
-from pavane_operator.crds.values import Duration, Quantity
+from pavane_operator.crds.values import USUAL, Duration, Quantity
 
 ENV_NAME_PATTERN = "^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 ROLLOUT_ID_DIGITS = 16
@@ -202,7 +202,7 @@ class VolumesSpec(SingleRoleSpec):
 def pod_fields(spec: Model) -> dict[str, Any]:
     """All P fields of a spec that differ from their defaults, nested as in the spec, camelCase, JSON values."""
     found: dict[str, Any] = {}
-    dumped = spec.model_dump(mode="json", by_alias=True)
+    dumped = spec.model_dump(mode="json", by_alias=True, context=USUAL)
     for name, info in type(spec).model_fields.items():
         value = getattr(spec, name)
         alias = info.alias or name
@@ -224,7 +224,7 @@ def rollout_id(kind: str, spec: CommonSpec) -> str:
 @functools.cache
 def _defaults(model: type[Model]) -> dict[str, Any]:
     """What the fields of a model are dumped as where nobody sets them."""
-    return model.model_construct().model_dump(mode="json", by_alias=True)
+    return model.model_construct().model_dump(mode="json", by_alias=True, context=USUAL)
 
 
 def _mark(info: FieldInfo) -> Mark | None:

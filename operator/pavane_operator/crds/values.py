@@ -5,7 +5,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import Field, PlainSerializer, WithJsonSchema
+from pydantic import Field, PlainSerializer, SerializationInfo, WithJsonSchema
 
 DURATION_MAX_CHARACTERS = 32
 """Room for every unit once with six digits each."""
@@ -69,16 +69,25 @@ def usual_quantity(value: int | str) -> str:
     return min(forms, key=len, default=str(value))
 
 
-Duration = Annotated[
-    str,
-    Field(pattern=DURATION_PATTERN, max_length=DURATION_MAX_CHARACTERS),
-    PlainSerializer(usual_duration, when_used="json"),
-]
+USUAL = {"notation": "usual"}
+"""Context of a dump in which equal values are equal texts; in every other one they stay as the user wrote them."""
+
+
+def _duration_written(text: str, info: SerializationInfo) -> str:
+    return usual_duration(text) if info.context == USUAL else text
+
+
+def _quantity_written(value: int | str, info: SerializationInfo) -> int | str:
+    return usual_quantity(value) if info.context == USUAL else value
+
+
+_DurationText = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=DURATION_MAX_CHARACTERS)]
+Duration = Annotated[_DurationText, PlainSerializer(_duration_written, return_type=_DurationText, when_used="json")]
 """A time span such as `30s` or `1h30m`."""
 Quantity = Annotated[
     Annotated[int, Field(strict=True, ge=0)]
     | Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=QUANTITY_MAX_CHARACTERS)],
-    PlainSerializer(usual_quantity, when_used="json"),
+    PlainSerializer(_quantity_written, when_used="json"),
     WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,

@@ -9,7 +9,7 @@ import aiohttp
 import kopf
 
 from pavane_operator.kinds.port import Kind, PodlessKind
-from pavane_operator.kube.client import LIST_CHUNK, WATCH_SILENCE_S, WATCH_TIMEOUT_S
+from pavane_operator.kube.client import WATCH_SILENCE_S, WATCH_TIMEOUT_S
 from pavane_operator.kube.library import Credentials, connector
 from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
@@ -18,6 +18,9 @@ from pavane_operator.runtime.reconcile import CHILD_TYPES
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
+WATCH_CHUNK = 25
+"""Objects per page of a list before a watch, foreign Secrets among them, which may have 1 MiB each: a page is in memory
+as a whole, several times as large as it came."""
 EXIT_TIMEOUT_S = 25.0
 """Below the pod's grace period; kopf's own default is ten minutes."""
 
@@ -69,7 +72,7 @@ def settings() -> kopf.OperatorSettings:
     chosen.watching.connect_timeout = CONNECT_TIMEOUT_S
     chosen.watching.server_timeout = WATCH_TIMEOUT_S
     chosen.watching.inactivity_timeout = WATCH_SILENCE_S
-    chosen.watching.chunk_size = LIST_CHUNK
+    chosen.watching.chunk_size = WATCH_CHUNK
     chosen.peering.standalone = True
     chosen.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
     return chosen
