@@ -100,7 +100,7 @@ class DuckState:
         except (duckdb.Error, OSError) as error:
             self._files.failed.add(self._name)
             text = (
-                f"the state in {self._path()} could not be written, and is not until this process starts anew: {error}"
+                f"the state in {self._path()} was not written, and will not be until the process starts anew: {error}"
             )
             _logger.warning("%s", _line(text))
             self.close()
