@@ -129,6 +129,15 @@ def test_a_position_that_the_log_does_not_have_is_a_loss_unless_it_is_accepted(
     assert read(spark, **place, failOnDataLoss="false").load().count() == 0
 
 
+def test_a_batch_that_ends_before_it_begins_is_refused(spark: Any, servers: str, partition: int) -> None:
+    frame = spark.createDataFrame([(b"a",), (b"b",), (b"c",)], "data BINARY").coalesce(1)
+    frame.write.format("waltz").options(servers=servers, partition=partition).mode("append").save()
+    begin, end = ({name: json.dumps({partition: at})} for name, at in (("startingOffsets", 2), ("endingOffsets", 1)))
+    with pytest.raises(Exception, match="nothing would be read"):
+        read(spark, servers, partition=partition, **begin, **end).load().count()
+    assert read(spark, servers, partition=partition, **begin).load().count() == 1
+
+
 def test_what_is_not_offered_is_refused_in_words(spark: Any, servers: str) -> None:
     with pytest.raises(Exception, match="Did you mean 'startingOffsets'"):
         read(spark, servers, startingOffset="latest").load().count()

@@ -81,6 +81,25 @@ def check_held(wanted: Mapping[int, int], ends: Mapping[int, int], *, fail: bool
     return {partition: min(position, ends[partition]) for partition, position in wanted.items()}
 
 
+def check_order(start: Offset, stop: Offset, firsts: Mapping[int, int], *, fail: bool) -> None:
+    """Look whether a batch ends behind its start; one that does not would read nothing without a word.
+
+    Raise OptionError where the options have it so, and DataLossError where `fail` is set and the log begins behind the
+    end: what was asked for is not kept any more.
+    """
+    for partition, position in start.items():
+        if stop[partition] < min(position, firsts[partition]) and fail:
+            raise DataLossError(
+                f"partition {partition} begins with transaction {firsts[partition]}, but the read ends before "
+                f"{stop[partition]}: accept the loss with option 'failOnDataLoss' = 'false'."
+            )
+        if firsts[partition] <= stop[partition] < position:
+            raise OptionError(
+                f"option 'startingOffsets' begins partition {partition} at {position}, and option 'endingOffsets' ends "
+                f"it before {stop[partition]}: nothing would be read."
+            )
+
+
 def limited(start: Mapping[int, int], ends: Mapping[int, int], most: int) -> Offset:
     """Return the end of a trigger that takes `most` transactions at most, shared by how much each partition holds.
 

@@ -106,6 +106,7 @@ class BatchReader(_Reading, DataSourceReader):
             stop = offsets.resolve("endingOffsets", options.ending, firsts, ends)
             start = offsets.check_held(start, ends, fail=options.fail_on_data_loss)
             stop = offsets.check_held(stop, ends, fail=options.fail_on_data_loss)
+            offsets.check_order(start, stop, firsts, fail=options.fail_on_data_loss)
             return [*self._tasks(log, start, stop)] or [Task()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

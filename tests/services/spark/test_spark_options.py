@@ -1,5 +1,7 @@
 """Options and offsets of the format `waltz`: what a user may write, and what each means."""
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,3 +132,21 @@ def test_tasks_share_a_range_without_gap_or_overlap(
     ]
     assert all(0 < r.stop - r.start <= (most or 500) for r in found)
     assert offsets.split({}, {0: 3}, 9, None) == [Range(0, 0, 1), Range(0, 1, 2), Range(0, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "first", "fail", "error"),
+    [
+        (17, 5, 0, True, OptionError),
+        (17, 5, 0, False, OptionError),
+        (10, 5, 10, True, DataLossError),
+        (10, 5, 10, False, None),
+        (5, 5, 0, True, None),
+        (0, 5, 0, True, None),
+    ],
+)
+def test_a_batch_that_ends_before_it_begins_is_no_empty_one(
+    start: int, stop: int, first: int, fail: bool, error: type[Exception] | None
+) -> None:
+    with pytest.raises(error, match="partition 3") if error is not None else nullcontext():
+        offsets.check_order({3: start}, {3: stop}, {3: first}, fail=fail)
