@@ -42,6 +42,23 @@ def test_ids_never_change_from_release_to_release(fields: dict[str, Any], expect
 
 
 @pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"resources": {"limits": {"cpu": 1}}}, "b18bc6bf412e47f2"),
+        ({"resources": {"limits": {"memory": "1024Mi"}}}, "eedea0a6550bb937"),
+        ({"resources": {"limits": {"cpu": "0.5"}}}, "8ea88977c0c311dd"),
+        ({"resources": {"requests": {"memory": "128Mi", "cpu": "100m"}}}, "73e66a65e655fce1"),
+        ({"terminationGracePeriod": "1m"}, "b435d963eb3b1656"),
+        ({"electionTimeout": {"min": "1000ms", "max": "2000ms"}}, "2421374eb93d69ad"),
+        ({"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 30}]}, "be648c6e1a16bb8e"),
+        ({"topologySpreadConstraints": [{"topologyKey": "zone"}]}, "a87f8a8d88f045a4"),
+    ],
+)
+def test_ids_of_generations_of_the_first_release_are_known_again(fields: dict[str, Any], expected: str) -> None:
+    assert rollout_id("RaftCluster", RaftClusterSpec.read({**LEAST, **fields}), as_written=True) == expected
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"image": ""},
@@ -82,6 +99,11 @@ def test_equal_values_in_another_notation_do_not_roll(one: dict[str, Any], other
 @pytest.mark.parametrize("text", ["1", "100m", "1500m", "2Gi", "128Mi", "1536Mi", "1G", "1500M", "0", "0.00001"])
 def test_a_quantity_in_the_usual_notation_stays_as_it_is(text: str) -> None:
     assert usual_quantity(text) == text
+
+
+@pytest.mark.parametrize("value", ["9" * 31, "9" * 29 + "Ei", 10**30])
+def test_a_quantity_that_no_server_can_have_has_an_id_as_well(value: int | str) -> None:
+    assert parse_quantity(usual_quantity(value)) == parse_quantity(value)
 
 
 @pytest.mark.parametrize("text", ["30s", "90s", "200ms", "1500ms", "3600s"])

@@ -6,8 +6,10 @@ import dataclasses
 
 import pytest
 
+from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.status import State
-from pavane_operator.plan.model import ActionFailure, Certificates, Problem
+from pavane_operator.plan.model import ROLLOUT_ID_ANNOTATION, ActionFailure, Certificates, Problem
+from tests.operator.model_cluster_kind import NAME
 from tests.operator.test_plan_status import Lab, conditions_of
 
 
@@ -47,3 +49,18 @@ def test_a_crash_is_told_with_what_the_container_left_to_say_for_its_logs_go_wit
         told = lab.status(pods=(dataclasses.replace(ended, restarts=restarts), *others)).rollout
         assert told is not None
         assert "exit code 2: the disk is full" in str(getattr(told, kept))
+
+
+def test_an_upgrade_rolls_no_generation_of_the_first_release() -> None:
+    lab = Lab()
+    lab.world.change(terminationGracePeriod="1m")
+    lab.active(1)
+    lab.until(lambda world: lab.plan().empty)
+    revision = lab.world.objects["ControllerRevision", f"{NAME}-g1"]["metadata"]["annotations"]
+    spec = lab.world.parsed_spec()
+    revision[ROLLOUT_ID_ANNOTATION] = rollout_id(lab.world.kind.name, spec, as_written=True)
+    assert revision[ROLLOUT_ID_ANNOTATION] != rollout_id(lab.world.kind.name, spec)
+    assert conditions_of(lab.status())["UpToDate"] == ("True", "Applied")
+    assert lab.plan().row == "B3"
+    lab.world.change(terminationGracePeriod="2m")
+    lab.active(2)

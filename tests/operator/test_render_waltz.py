@@ -25,7 +25,7 @@ from pavane.waltz.wire.blobs import (
     Rollout,
     ServerPartitions,
 )
-from pavane_operator.crds.common import rollout_id
+from pavane_operator.crds.common import pod_fields, rollout_id
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec, WaltzClusterStatus
 from pavane_operator.kinds.raft.keys import generated
 from pavane_operator.kinds.waltz.copies import Faults, Told
@@ -350,3 +350,14 @@ def test_many_copies_are_named_in_part() -> None:
     (healthy,) = (each for each in told.conditions if each.type == "LogHealthy")
     assert healthy.message.endswith("; and 12 more")
     assert len(told.warnings) == 20
+
+
+def test_a_repair_of_a_generation_of_the_first_release_may_keep_a_duration_as_it_was_written() -> None:
+    metadata_of = {"raftClusterRef": {"name": "meta"}, "sessionTimeout": "1m"}
+    of = resource(metadata=metadata_of)
+    body: Any = dict(revision(of).body)
+    body["data"]["fields"] = pod_fields(of.spec, as_written=True)
+    assert body["data"]["fields"]["metadata"]["sessionTimeout"] == "1m"
+    standing = Child("ControllerRevision", "ledger-g1", "uid", "1", body)
+    assert RENDERER.repair_problem(of, standing) is None
+    assert RENDERER.repair_problem(resource(metadata={**metadata_of, "sessionTimeout": "2s"}), standing) is not None

@@ -199,32 +199,40 @@ class VolumesSpec(SingleRoleSpec):
     """Whether volumes are kept when the resource is deleted."""
 
 
-def pod_fields(spec: Model) -> dict[str, Any]:
-    """All P fields of a spec that differ from their defaults, nested as in the spec, camelCase, JSON values."""
+def pod_fields(spec: Model, *, as_written: bool = False) -> dict[str, Any]:
+    """All P fields of a spec that differ from their defaults, nested as in the spec, camelCase, JSON values.
+
+    Durations and quantities are in the usual notation, or `as_written` by the user.
+    """
     found: dict[str, Any] = {}
-    dumped = spec.model_dump(mode="json", by_alias=True, context=USUAL)
+    dumped = spec.model_dump(mode="json", by_alias=True, context=None if as_written else USUAL)
+    defaults = _defaults(type(spec), as_written=as_written)
     for name, info in type(spec).model_fields.items():
         value = getattr(spec, name)
         alias = info.alias or name
         if isinstance(value, Model):
-            inner = pod_fields(value)
+            inner = pod_fields(value, as_written=as_written)
             if inner:
                 found[alias] = inner
-        elif _mark(info) is Mark.POD and value is not None and dumped[alias] != _defaults(type(spec)).get(alias, ...):
+        elif _mark(info) is Mark.POD and value is not None and dumped[alias] != defaults.get(alias, ...):
             found[alias] = _without_nulls(dumped[alias])
     return found
 
 
-def rollout_id(kind: str, spec: CommonSpec) -> str:
-    """The id of what a spec rolls out: equal for specs that differ in no P field, in every release (2.2)."""
-    text = json.dumps(pod_fields(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+def rollout_id(kind: str, spec: CommonSpec, *, as_written: bool = False) -> str:
+    """The id of what a spec rolls out: equal for specs that differ in no P field, in every release (2.2).
+
+    Release 0.1.0 took it from the values `as_written`, so that its generations have such ids.
+    """
+    fields = pod_fields(spec, as_written=as_written)
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(f"pavane-rollout-v1\0{kind}\0{text}".encode()).hexdigest()[:ROLLOUT_ID_DIGITS]
 
 
 @functools.cache
-def _defaults(model: type[Model]) -> dict[str, Any]:
+def _defaults(model: type[Model], *, as_written: bool) -> dict[str, Any]:
     """What the fields of a model are dumped as where nobody sets them."""
-    return model.model_construct().model_dump(mode="json", by_alias=True, context=USUAL)
+    return model.model_construct().model_dump(mode="json", by_alias=True, context=None if as_written else USUAL)
 
 
 def _mark(info: FieldInfo) -> Mark | None:

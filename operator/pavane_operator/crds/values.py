@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 from decimal import Decimal
+from fractions import Fraction
 from typing import Annotated
 
 from pydantic import Field, PlainSerializer, SerializationInfo, WithJsonSchema
@@ -60,12 +61,9 @@ def usual_duration(text: str) -> str:
 
 def usual_quantity(value: int | str) -> str:
     """The same quantity as every other notation of it is written: the shortest one."""
-    number = parse_quantity(value)
-    forms = [
-        f"{int(number / multiple)}{unit}"
-        for unit, multiple in _MULTIPLES.items()
-        if number == number // multiple * multiple
-    ]
+    number = Fraction(parse_quantity(value))  # of any size: a Decimal does not divide what has more than 28 digits
+    counts = {unit: number / Fraction(multiple) for unit, multiple in _MULTIPLES.items()}
+    forms = [f"{count}{unit}" for unit, count in counts.items() if count.denominator == 1]
     return min(forms, key=len, default=str(value))
 
 

@@ -107,11 +107,13 @@ def revision(
 
 def repair_problem(resource: Resource, standing: Child, kept: Sequence[str]) -> Problem | None:
     """Why a repair is refused: one of the fields `kept` differs from what the revision `standing` holds."""
-    wanted, recorded = pod_fields(resource.spec), standing.body["data"]["fields"]
-    differing = [field for field in kept if wanted.get(field) != recorded.get(field)]
+    recorded = standing.body["data"]["fields"]
+    # Release 0.1.0 recorded them as written.
+    wanted = [pod_fields(resource.spec, as_written=as_written) for as_written in (False, True)]
+    differing = [name for name in kept if recorded.get(name) not in [fields.get(name) for fields in wanted]]
     if not differing:
         return None
-    fields = " and ".join(f"spec.{field}" for field in differing)
+    fields = " and ".join(f"spec.{name}" for name in differing)
     return Problem("InvalidConfig", f"a repair cannot change {fields}: set it back to what {standing.name} holds")
 
 

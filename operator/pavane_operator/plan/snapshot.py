@@ -58,8 +58,12 @@ class Snapshot:
 
     @cached_property
     def want(self) -> str:
-        """Rollout id of the spec."""
-        return rollout_id(self.kind.name, self.spec)
+        """Rollout id of the spec: that of the values as written where a generation of release 0.1.0 has it."""
+        usual = rollout_id(self.kind.name, self.spec)
+        written = rollout_id(self.kind.name, self.spec, as_written=True)
+        failed = self.status.failed
+        known = (self.have, self.rollout.id, failed.id if failed is not None else None)
+        return written if written in known and usual != self.have else usual
 
     @cached_property
     def have(self) -> str | None:
