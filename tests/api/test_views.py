@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -25,6 +25,7 @@ from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Waltz
 from pavane_api.kinds import COMPUTE_CLUSTERS, WALTZ_CLUSTERS
 from pavane_api.views import kept, service
+from pavane_api.waltz_clients import WaltzClients
 from pavane_operator.kube.resources import SECRETS
 from tests.api.plane import Plane, plane
 from tests.services.waltz.running import running_log
@@ -237,3 +238,22 @@ async def test_ticks_limits_and_what_is_refused(board: Board, monkeypatch: pytes
     assert "more than the 1024 MiB of memory" in (await board.query(much, 413))["detail"]
     assert "more than 12 rows" in (await board.query("SELECT * FROM every", 413))["detail"]
     assert (await board.query("SELECT count(*) AS n FROM every"))["rows"] == [{"n": 13}]
+
+
+async def test_views_of_a_namesake_in_another_partition_are_read_anew() -> None:
+    """A ComputeCluster that was deleted and made again may keep its views elsewhere."""
+
+    class Logs:
+        def __init__(self) -> None:
+            self.log = Waltz(["127.0.0.1:1"])
+
+        @asynccontextmanager
+        async def of(self, namespace: str, name: str) -> AsyncIterator[Waltz]:
+            yield self.log
+
+    views = kept.KeptViews(cast("WaltzClients", Logs()))
+    found = []
+    for partition in (3, 3, 4):
+        async with views.of("default", "main", "ledger", TICKS, partition) as lent:
+            found.append(lent)
+    assert found[0] is found[1] is not found[2]

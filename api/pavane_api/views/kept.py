@@ -104,7 +104,7 @@ class KeptViews:
                 read = Views(log, views, self._evaluator, UPDATES_KEPT, BYTES_MAX)
                 return nullcontext(Kept(log, ticks, read, Ticks(log, ticks, (), _no_clock)))
 
-            async with self._pool.lend((namespace, name), (log, ticks), make) as kept:
+            async with self._pool.lend((namespace, name), (log, ticks, views), make) as kept:
                 yield kept
 
 

@@ -20,7 +20,7 @@ _STEP = re.compile(
     | \[(?P<index>-?\d+|\*)\]
     | \[(?P<first>-?\d*):(?P<last>-?\d*)\]
     | \[\?\(@(?P<path>[^=!<>()\s]+)\s*
-      (?:(?P<compare>[=!<>]=|[<>])\s*(?P<value>"[^"]*"|'[^']*'|-?[\d.]+|true|false))?\s*\)\]
+      (?:(?P<compare>[=!<>]=|[<>])\s*(?P<value>"[^"]*"|'[^']*'|-?(?:0|[1-9]\d*)(?:\.\d+)?|true|false))?\s*\)\]
     """,
     re.VERBOSE,
 )
@@ -120,7 +120,10 @@ def _holds(step: "re.Match[str]", value: Any) -> bool:
     wanted = _unquoted(step["value"]) if step["value"][0] in "'\"" else json.loads(step["value"])
     if isinstance(wanted, str) != isinstance(found, str):
         raise ValueError(f"jsonpath: {_text(found)} and {step['value']} cannot be compared: text stands in quotes")
-    return _COMPARE[step["compare"]](found, wanted)
+    try:
+        return _COMPARE[step["compare"]](found, wanted)
+    except TypeError as error:
+        raise ValueError(f"jsonpath: {_text(found)} is neither below nor above {step['value']}") from error
 
 
 def _unquoted(text: str) -> str:

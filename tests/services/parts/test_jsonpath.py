@@ -90,6 +90,9 @@ def test_generated_templates_print_what_kubectl_prints(tmp_path: Path) -> None:
         "{.spec.containers[9]}",
         "{.a[(1)]}",
         "{kind}",
+        "{.spec.containers[?(@.ports>1)].name}",
+        "{.spec.containers[?(@.ports==1.2.3)].name}",
+        "{.spec.containers[?(@.ports==007)].name}",
     ],
 )
 def test_what_is_not_known_is_refused_in_words(wrong: str) -> None:
