@@ -78,6 +78,7 @@ class StagedPod(ABC, Generic[R]):
         self._host = settings.pod_ip
         self._certificates = certificates
         self._stage: StageServer | None = None
+        self._opened = False
         self._ops = OpsServer(
             host=settings.pod_ip,
             live=self._live_fault,
@@ -94,6 +95,7 @@ class StagedPod(ABC, Generic[R]):
         Raises ``OSError`` when an address is not free, and what ``_open`` raises.
         """
         await self._ops.start(self._process)
+        self._opened = True
         await self._open()
         stage = StageServer(self._role, self._process.exit, host=self._host, certificates=self._certificates)
         self._stage = stage
@@ -106,7 +108,8 @@ class StagedPod(ABC, Generic[R]):
         if self._stage is not None:
             self._last_words = self._stage_json()
             await self._stage.stop()
-        await self._end()
+        if self._opened:
+            await self._end()
         await self._ops.stop()
 
     async def _open(self) -> None:
@@ -130,7 +133,7 @@ class StagedPod(ABC, Generic[R]):
         """Return why the work cannot be done now, from ReadOnly on."""
 
     async def _end(self) -> None:
-        """Let go of what the work holds, if anything."""
+        """Let go of what the work holds, if anything; also of what a failed `_open` left."""
 
     def _live_fault(self) -> str | None:
         """Return why only a new process helps; by default what ends the work ends the process."""

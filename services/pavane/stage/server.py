@@ -27,6 +27,7 @@ from pavane.stage.role import Role
 from pavane.telemetry import remote_parent
 from pavane.wire import Stage
 
+TURN_SECONDS_MAX = 5.0  # for a command to be carried out when the pod stops: it may wait for a log that is gone
 REPORT_SECONDS = 2.0  # a report at least this often (docs/specs/compute.md 6)
 
 _logger = logging.getLogger(__name__)
@@ -90,8 +91,12 @@ class StageServer(StreamServer):
         )
 
     async def stop(self) -> None:
-        """End all streams and close the port; the pod's stage is kept."""
+        """End all streams and close the port; the pod's stage is kept. A command in hand is given up after a while."""
         await super().stop()
+        if self._turns:
+            await asyncio.wait(self._turns, timeout=TURN_SECONDS_MAX)
+        for turn in self._turns:
+            turn.cancel()
         await asyncio.gather(*self._turns, return_exceptions=True)
 
     async def walk(self, *, to_read_write: bool = True) -> None:

@@ -1,15 +1,18 @@
 """What every staged pod does, whatever its role: readiness, order of start and stop, its last words."""
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from pavane.compute.wire import Token
 from pavane.pods.settings import PodSettings
 from pavane.pods.staged import PodRole, StagedPod
+from pavane.runtime.ops import OPS_PORT
 from pavane.runtime.process import Process
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
@@ -67,22 +70,36 @@ class Told(StagedPod[Role]):
         self.told.append((await self.ask("/stage")).json())
 
 
+def settings_of(folder: Path, address: str) -> PodSettings:
+    return PodSettings.model_validate(
+        {
+            "resource": "db",
+            "kind": "RaftCluster",
+            "role": "server",
+            "generation": 3,
+            "config": folder / "config.yaml",
+            "POD_NAME": "db-server-g3-0",
+            "POD_NAMESPACE": "default",
+            "POD_IP": address,
+        }
+    )
+
+
+async def test_a_pod_whose_ops_port_is_taken_ends_no_work_that_never_began(tmp_path: Path) -> None:
+    with claimed_address() as address, socket.create_server((address, OPS_PORT)):
+        process = Process()
+        pod = Told(settings_of(tmp_path, address), process)
+        with pytest.raises(OSError, match="in use"):
+            await pod.start()
+        await pod.stop()
+        await process.cancel_tasks()
+    assert pod.told == []
+
+
 async def test_a_staged_pod_says_what_it_is_from_its_start_to_its_end(tmp_path: Path) -> None:
     with claimed_address() as address:
-        settings = PodSettings.model_validate(
-            {
-                "resource": "db",
-                "kind": "RaftCluster",
-                "role": "server",
-                "generation": 3,
-                "config": tmp_path / "config.yaml",
-                "POD_NAME": "db-server-g3-0",
-                "POD_NAMESPACE": "default",
-                "POD_IP": address,
-            }
-        )
         process = Process()
-        pod = Told(settings, process)
+        pod = Told(settings_of(tmp_path, address), process)
         await pod.start()
         try:
             assert (await pod.ask("/readyz")).text == "stage Creation\n"

@@ -363,6 +363,25 @@ async def test_what_a_stream_began_is_finished_when_it_breaks(pod: Pod) -> None:
     await eventually(lambda: pod.server.stage is Stage.READ_ONLY)
 
 
+async def test_a_pod_stops_although_its_role_waits_for_what_never_comes(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "TURN_SECONDS_MAX", 0.0)
+    pod.role.gate = asyncio.Event()
+    async with raw_call(pod) as call:
+        await call.write(timely())
+        await call.write(encode_command(CreateInstance("raft", GENERATION)))
+        await call.write(encode_command(InitializationComplete()))
+        await eventually(lambda: pod.role.at_gate)
+        try:
+            async with asyncio.timeout(20):
+                await pod.server.stop()
+        finally:
+            pod.role.gate.set()
+    assert pod.server.stage is Stage.INITIALIZATION
+    assert pod.exits == []
+
+
 async def test_a_pod_walks_by_itself_and_answers_with_its_stage(pod: Pod) -> None:
     await pod.server.walk(to_read_write=False)
     assert pod.server.stage is Stage.READ_ONLY
