@@ -67,7 +67,7 @@ def _section(command: Any, path: tuple[str, ...], parent: Any) -> str:
     records = [each.get_help_record(context) for each in shown]
     rows = [("`" + re.sub(TYPE, r"\1", names) + "`", _text(text)) for names, text in filter(None, records) if text]
     if rows:
-        lines += ["| | |", "|---|---|", *(f"| {names} | {_cell(text)} |" for names, text in rows), ""]
+        lines += ["| | |", "|---|---|", *(f"| {_cell(names)} | {_cell(text)} |" for names, text in rows), ""]
     return "\n".join(lines)
 
 

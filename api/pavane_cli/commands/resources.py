@@ -33,7 +33,7 @@ Kind = Annotated[
     str, typer.Argument(metavar="KIND[/NAME]", autocompletion=kinds, help="For example raft or raft/quickstart.")
 ]
 Kinds = Annotated[
-    str, typer.Argument(metavar="KIND[,…]|all", autocompletion=kinds, help="As raft/quickstart, raft,swim or all.")
+    str, typer.Argument(metavar="KIND[,…]|all", autocompletion=kinds, help="As raft/quickstart, as raft,swim, or all.")
 ]
 Name = Annotated[str | None, typer.Argument(help="Name of the resource.", autocompletion=names)]
 Everywhere = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Show all namespaces.")]
@@ -470,4 +470,5 @@ async def _delete(one: One, timeout_s: float | None) -> None:
                         output.say(f"{one.reference} is gone")
                         return
         except TimeoutError as error:
-            raise UserError(f"{one.name} is still being deleted after {timeout_s:.0f} s", ExitCode.TIME_OUT) from error
+            text = f"still being deleted after {timeout_s:.0f} s: `pavane why {one.reference}` says what holds it up"
+            raise UserError(f"{one.reference} is {text}", ExitCode.TIME_OUT) from error

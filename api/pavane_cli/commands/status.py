@@ -25,14 +25,14 @@ Named = Annotated[
     typer.Argument(
         metavar="[[KIND/]NAME]",
         autocompletion=completing.references,
-        help="As quickstart or raft/quickstart; without it all of the namespace, or of all with -A.",
+        help="As quickstart or raft/quickstart. Without it: all of the namespace, or with -A of all namespaces.",
     ),
 ]
 
 
 @in_place
 def status(place: Place, named: Named = None, everywhere: Everywhere = False, form: Output = Format.TABLE) -> None:
-    """Show leader, members, quorum, blockers, last write gap and certificates of a resource on one screen, or all."""
+    """Show leader, members, quorum, blockers, write gap and certificates of a resource, or a line for each resource."""
     if named is None:
         rows = run(_all(place, None if everywhere else place.namespace))
         if form.structured:
