@@ -70,6 +70,13 @@ async def test_a_condition_fires_its_alert_and_what_is_well_does_not(
     assert ("pavane_operator_condition", labels, 1) in told
 
 
+def test_another_reason_for_the_same_trouble_does_not_begin_the_wait_anew() -> None:
+    """A series of another reason is another one: pods that crash in a loop would put the alert off for ever."""
+    waiting = [each["expr"] for each in RULES if "pavane_operator_condition" in each["expr"] and "for" in each]
+    assert len(waiting) == 2
+    assert all(expression.startswith("max by (kind, namespace, name) (") for expression in waiting)
+
+
 @pytest.mark.parametrize("reason", ["Suspended", "Bootstrapping"])
 async def test_who_is_meant_to_serve_nobody_yet_is_no_alert(reason: str) -> None:
     assert not fires("PavaneNotReady", await series([("Ready", "False", reason)]))
