@@ -76,7 +76,7 @@ NO_ROOM_MS = 1000  # told to those whose updates have no room: by then it is loo
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
 DROP_LINE_S = 10.0  # one line for each reason in so long: who sends rubbish must not fill the log (3.4)
 OFFER_PAUSE_S = 2.0  # between two looks for a file that an application makes by the hour
-PUT_OFF_MESSAGES = 64  # 8 MiB each turn at most; what comes behind them waits in the ROUTER
+PUT_OFF_MESSAGES, PUT_OFF_BYTES = 1024, 32 << 20  # and a turn's input; what comes behind them waits in the ROUTER
 SIGN_OF_LIFE = [b"^"]
 _UPDATE_TYPES = ([b"="], [b"pv.kv"], [b"pv.update"])
 # Messages among peers, which are handled before those of clients of the same batch (7.6).
@@ -342,7 +342,8 @@ class Adapter:
             self._bug(error)
 
     def _takes_requests(self) -> bool:
-        return not self._writer.is_full or len(self._put_off) < PUT_OFF_MESSAGES
+        size = sum(len(frame) for _, frames in self._put_off for frame in frames)
+        return not self._writer.is_full or (len(self._put_off) < PUT_OFF_MESSAGES and size < PUT_OFF_BYTES)
 
     def _admitted(self, requests: list[tuple[Route, list[bytes]]]) -> list[tuple[Route, list[bytes]]]:
         """Return what can be handled now. With a full storage queue nothing could be made durable.

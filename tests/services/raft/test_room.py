@@ -9,7 +9,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from pavane.raft import room
+from pavane.raft import aio, room
 from pavane.raft.client import RaftClient
 from pavane.raft.core import transfer
 from pavane.raft.errors import Code, RaftError
@@ -79,13 +79,38 @@ async def test_signs_of_life_are_answered_while_the_storage_queue_is_full(
         first = await client.update(b"room")
         with monkeypatch.context() as patch:
             patch.setattr(Writer, "is_full", True)
-            waiting = asyncio.ensure_future(client.update(b"waits"))
+            waiting = []
+            for number in range(200):  # each a message of its own
+                waiting.append(asyncio.ensure_future(client.update(b"waits %d" % number)))
+                await asyncio.sleep(0)
             for _ in range(3):
                 assert (await client.configuration(timeout_s=WAIT_MS / 1000)).is_leader
-            assert not waiting.done()
+            assert not any(each.done() for each in waiting)
         assert server._adapter is not None
         server._adapter.wake()  # as the next completion of the storage does
-        assert await waiting == first + 1
+        assert await asyncio.gather(*waiting) == [first + 1 + number for number in range(200)]
+
+
+async def test_what_waits_for_the_storage_queue_is_bounded_in_bytes(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio, "PUT_OFF_BYTES", 1 << 20)
+    [place] = places(tmp_path, 1)
+    server = await started(stack, place.server())
+    async with RaftClient([place.url], IDENT) as client:
+        first = await client.update(b"room")
+        adapter = server._adapter
+        assert adapter is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(Writer, "is_full", True)
+            waiting = []
+            for _ in range(2):
+                waiting.append(asyncio.ensure_future(client.update(bytes(6 << 20))))
+                await asyncio.sleep(0)
+            await eventually(lambda: not adapter._takes_requests())
+            assert not any(each.done() for each in waiting)
+        adapter.wake()
+        assert sorted(await asyncio.gather(*waiting)) == [first + 1, first + 2]
 
 
 async def test_a_small_volume_keeps_a_part_of_itself_free(
