@@ -219,6 +219,7 @@ _PROBLEMS: Mapping[tuple[type[Exception], int | None], type[Problem]] = {
     (raft.Refused, Code.NO_LEASE): NotFound,
     (raft.Refused, Code.NO_NODE): NotFound,
     (raft.Unreachable, None): Unavailable,
+    (raft.Closed, None): Unavailable,  # a control plane that ends: nobody knows what became of it
     (raft.Overloaded, None): Unavailable,
     (raft.Behind, None): Unavailable,
     (raft.ReqidTaken, None): Invalid,
@@ -229,6 +230,7 @@ _PROBLEMS: Mapping[tuple[type[Exception], int | None], type[Problem]] = {
     (waltz.OutcomeUnknown, None): OutcomeUnknown,
     (waltz.NotFound, None): NotFound,
     (waltz.Trimmed, None): Trimmed,
+    (waltz.Closed, None): Unavailable,
     (waltz.Unavailable, None): Unavailable,
     (waltz.Rejected, RejectCode.TOO_LARGE): TooLarge,
     (waltz.Rejected, RejectCode.BAD_REQUEST): BadRequest,

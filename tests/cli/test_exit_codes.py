@@ -23,6 +23,7 @@ from pavane_cli.plane import RestClient
         (raft.WentBack(9, 8), ExitCode.NOT_FOUND),
         (raft.Overloaded(1), ExitCode.TIME_OUT),
         (raft.Unreachable((), 1.0), ExitCode.TIME_OUT),
+        (raft.Closed("no"), ExitCode.TIME_OUT),
         (raft.ResultLost(1), ExitCode.REFUSED),
         (waltz.Conflict(0, 1), ExitCode.CONFLICT),
         (waltz.OutcomeUnknown(0, (0, 0, 0, 0)), ExitCode.OUTCOME_UNKNOWN),
@@ -30,6 +31,7 @@ from pavane_cli.plane import RestClient
         (waltz.Rejected(RejectCode.BAD_REQUEST, 0, "no"), ExitCode.USAGE),
         (waltz.Rejected(RejectCode.READ_ONLY, 0, "no"), ExitCode.REFUSED),
         (waltz.Unavailable("no"), ExitCode.TIME_OUT),
+        (waltz.Closed("no"), ExitCode.TIME_OUT),
     ],
     ids=str,
 )
