@@ -125,6 +125,7 @@ class Partition(Storing):
         self._rounds.end(self)
         self._due = self._close_due = self._look_due = None
         self._refuse_queue(RejectCode.WRONG_GENERATION, reason)
+        self._refuse_trims(reason)
         undecided = {p.connection.id for p in self._pending if p.connection is not None and p.connection.ours}
         self._pending.clear()
         for feed in self.feeds.close():
@@ -266,10 +267,13 @@ class Partition(Storing):
 
     def _session_closed(self, reason: str) -> None:
         self._rounds.end(self)
+        self._refuse_trims(reason)
+        super()._session_closed(reason)
+
+    def _refuse_trims(self, reason: str) -> None:
         for connection, request, _ in self._trims:
             self.reject(connection, request.reqid, kind_of(request), RejectCode.UNAVAILABLE, reason)
         self._trims.clear()
-        super()._session_closed(reason)
 
     def _committed(self, hwm: int) -> None:
         records = []
@@ -454,8 +458,9 @@ class Partition(Storing):
             self.reject(connection, request.reqid, 47, RejectCode.CLIENT_AHEAD, ENDS.format(self._hwm), self._hwm)
         elif request.flags or request.before <= self.first:
             self._trimmed(connection, request, self.first, max(self.first, request.before))
-        elif self._session is None or not self.healthy:
-            self.reject(connection, request.reqid, 47, RejectCode.UNAVAILABLE, self.blocker)
+        elif self._session is None or not self.healthy or len(self._trims) >= PARKED_MAX:
+            text = self.blocker or "too many trims wait for the metadata store"
+            self.reject(connection, request.reqid, 47, RejectCode.UNAVAILABLE, text)
         else:
             self._trims.append((connection, request, self.first))
             self._take(self._session.trim(self.now, request.before))

@@ -21,6 +21,11 @@ class Policy:
         """Whether anything is ever dropped by it."""
         return self.bytes_max >= 0 or self.age_ms_max >= 0
 
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Both, as storage nodes are told them."""
+        return self.bytes_max, self.age_ms_max
+
 
 KEEP_ALL = Policy()
 
@@ -41,12 +46,14 @@ class Told:
     refused: dict[str, str] = field(default_factory=dict)
     """Why a node could not drop what it should."""
 
-    def take(self, node: str, answer: Any) -> None:
-        """Note the answer of a node; ``None``: there was none."""
+    def take(self, node: str, answer: Any) -> bool:
+        """Note the answer of a node, and return whether it has dropped anything since the last; ``None``: none came."""
         self.waiting.discard(node)
+        before = self.kept[node].first if node in self.kept else 0
         if isinstance(answer, s.Retained):
             self.kept[node] = answer
             self.refused.pop(node, None)
-        else:
-            self.kept.pop(node, None)
-            self.refused[node] = "no answer" if answer is None else str(answer.message)
+            return bool(answer.first > before)
+        self.kept.pop(node, None)
+        self.refused[node] = "no answer" if answer is None else str(answer.message)
+        return False

@@ -230,11 +230,6 @@ class Session(Asking):
         )
 
     @property
-    def busy(self) -> bool:
-        """Whether a batch is under way."""
-        return bool(self._batches)
-
-    @property
     def failures(self) -> set[str]:
         """Nodes that failed in this session."""
         return {node for node, replica in self._replicas.items() if replica.failed}
@@ -253,7 +248,7 @@ class Session(Asking):
         """Ask the nodes how much they have, and trim what a majority of them could do without."""
         self._now = now
         if self.open and not self.told.waiting:
-            self._retain()
+            self._retain(self._replicas)
         return self._flush()
 
     def append(self, now: float, records: Sequence[s.Record]) -> list[Output]:
@@ -409,9 +404,13 @@ class Session(Asking):
         yield None
 
     def _drop(self, replica: Replica) -> Work:
-        """Let the replica give up what is below the start, and begin there if it holds less."""
-        answer = yield from self._own(replica, s.Retain, self.first, self._policy.bytes_max, self._policy.age_ms_max)
-        replica.hwm = max(replica.hwm, answer.last)
+        """Let the replica give up what is below the start, and begin there if it holds less; if not, it may keep it."""
+        answer = yield (replica.node, s.Retain, self.first, *self._policy.limits)
+        if isinstance(answer, s.Retained):
+            replica.hwm = max(replica.hwm, answer.last)
+        elif answer is None or replica.hwm + 1 < self.first:
+            self._fail(replica, "no answer" if answer is None else str(answer.message))
+            yield None
 
     def _copy(self, replica: Replica, source: str, target: int) -> Generator[Step, Any, bool]:
         """Copy one message of records from ``source``; false if there were none."""
@@ -499,18 +498,18 @@ class Session(Asking):
         if start > self.first:
             self.first = start
             self._outputs.append(Began(start))
-            self._retain()
+            self._retain(self._replicas)
 
-    def _retain(self) -> None:
-        for replica in self._replicas.values():
+    def _retain(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
             # One that is behind the start drops what it has before it copies anything more.
-            if replica.receiving and not replica.failed:
-                self.told.waiting.add(replica.node)
-                arguments = (self.first, self._policy.bytes_max, self._policy.age_ms_max)
-                self._ask(replica.node, partial(self._retained, replica.node), s.Retain, *arguments)
+            if self._replicas[node].receiving and not self._replicas[node].failed:
+                self.told.waiting.add(node)
+                self._ask(node, partial(self._retained, node), s.Retain, self.first, *self._policy.limits)
 
     def _retained(self, node: str, answer: Any) -> None:
-        self.told.take(node, answer)
+        if self.told.take(node, answer):  # so many segments at a time: there may be more
+            self._retain([node])
         if not self.told.waiting and not self.ended and self._policy.limited:
             wanted = agreed([kept.wanted for kept in self.told.kept.values()], len(self._replicas))
             self._start_wanted = max(self._start_wanted, min(wanted, self.hwm + 1))

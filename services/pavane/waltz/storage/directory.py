@@ -240,7 +240,7 @@ class PartitionFiles:
     def append(self, records: Sequence[Record]) -> None:
         """Write records that continue the log; one that does not fit leaves nothing behind."""
         last = self._segments[-1]
-        if last.end > self._segment_bytes or (self._is_old(last) and last.last >= last.first):
+        if last.last >= last.first and (last.end > self._segment_bytes or self._is_old(last)):
             last.sync()
             last.sync_index()
             self._segments.append(self._segment(self.max_txid + 1))
