@@ -221,10 +221,11 @@ async def test_ticks_limits_and_what_is_refused(board: Board, monkeypatch: pytes
         assert answer.status_code == 403, path
 
     for partition, use in ((TICKS, "ticks"), (VIEWS, "views")):
-        path = f"/api/v1/namespaces/default/waltzclusters/ledger/partitions/{partition}/transactions"
-        answer = await board.api.http.post(path, content=b"mine")
-        assert answer.status_code == 409
-        assert f"Partition {partition} is for the {use} of ComputeCluster main" in answer.json()["detail"]
+        for what in ("transactions", "trim?before=0"):
+            path = f"/api/v1/namespaces/default/waltzclusters/ledger/partitions/{partition}/{what}"
+            answer = await board.api.http.post(path, content=b"mine")
+            assert answer.status_code == 409
+            assert f"Partition {partition} is for the {use} of ComputeCluster main" in answer.json()["detail"]
 
     bomb = "SELECT count(*) AS n FROM " + ", ".join(f"every e{number}" for number in range(12))
     bombs = [asyncio.create_task(board.query(bomb, 504)) for _ in range(2)]

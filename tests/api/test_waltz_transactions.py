@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pavane.waltz.client import Unavailable, Waltz
+from pavane_api.kinds import COORDINATORS
 from pavane_api.waltzlog.endpoints import BODY_BYTES_MAX
 from pavane_operator.kube.resources import SECRETS
 from tests.api.plane import Plane, plane
@@ -89,6 +90,17 @@ async def test_a_partition_is_trimmed_by_who_may_delete_and_readers_are_told(api
     gone = await api.http.get(f"{BASE}/0/transactions/1")
     assert (gone.status_code, gone.json()["type"].rpartition("/")[2]) == (410, "trimmed")
     assert (await api.http.get(f"{BASE}/0/transactions?from=2")).json()["nextFrom"] == 3
+
+
+async def test_the_partition_of_an_immortal_is_its_own(api: Plane) -> None:
+    """One foreign transaction in it, or one that is gone, and it could never start again."""
+    spec = {"log": {"waltzClusterRef": {"name": "ledger"}, "partition": 1}}
+    await api.kube.create(COORDINATORS, {"metadata": {"name": "bank"}, "spec": spec}, "default")
+    for path in ("1/transactions", "1/trim?before=0"):
+        answer = await api.http.post(f"{BASE}/{path}", content=b"mine")
+        assert answer.status_code == 409
+        assert "Partition 1 is for the log of Coordinator bank" in answer.json()["detail"]
+    assert (await api.http.post(f"{BASE}/0/transactions", content=b"mine")).status_code == 201
 
 
 async def test_what_cannot_be_done_is_a_problem(api: Plane, cluster: Cluster) -> None:

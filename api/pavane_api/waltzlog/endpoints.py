@@ -1,5 +1,6 @@
 """``/api/v1/…/waltzclusters/NAME/partitions``."""
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -14,7 +15,7 @@ from pavane_api import problems
 from pavane_api.auth import may
 from pavane_api.bodies import OCTETS, bounded
 from pavane_api.control import Control, Shared
-from pavane_api.kinds import COMPUTE_CLUSTERS, WALTZ_CLUSTERS
+from pavane_api.kinds import COMPUTE_CLUSTERS, COORDINATORS, WALTZ_CLUSTERS
 from pavane_api.problems import BadRequest, Conflict, Problem, responses
 from pavane_api.waltzlog.schemas import (
     AppendedTransaction,
@@ -73,7 +74,8 @@ async def append(
 ) -> AppendedTransaction:
     """Append the body as one transaction; the answer comes when it is on the disks of a majority.
 
-    The partitions in which a ComputeCluster keeps its ticks and views are reserved for it: 409 names it.
+    The partitions in which a ComputeCluster keeps its ticks and views, or a Coordinator its log, are reserved for it:
+    409 names it.
 
     If a lock of it was written after `seen` nothing is written. Without `seen` it counts as having seen what the
     control plane last heard of the partition.
@@ -148,7 +150,12 @@ async def trim(
     before: Annotated[int, Query(ge=0, le=TXID_MAX, description="The first transaction that is kept")],
     dry_run: Annotated[bool, Query(alias="dryRun", description="Give nothing up, only say what would be")] = False,
 ) -> TrimmedPartition:
-    """Give up all transactions before one, for good: nobody can read them any more."""
+    """Give up all transactions before one, for good: nobody can read them any more.
+
+    Not of partitions that are reserved for a ComputeCluster or a Coordinator, which could not start again: 409 names
+    it.
+    """
+    await _check_unreserved(control, namespace, name, partition)
     async with control.waltz.of(namespace, name) as log:
         _check(log, partition)
         return TrimmedPartition.of(partition, await log.trim(partition, before, dry_run=dry_run))
@@ -197,10 +204,19 @@ def _lock(text: str) -> Lock:
 
 
 async def _check_unreserved(control: Control, namespace: str, name: str, partition: int) -> None:
-    """Raise ``Conflict`` for a partition in which a ComputeCluster keeps its ticks or views."""
-    for body in (await control.kube.list_all(COMPUTE_CLUSTERS, namespace)).items:
+    """Raise ``Conflict`` for a partition in which a ComputeCluster keeps ticks or views, or a Coordinator its log."""
+    kinds = COMPUTE_CLUSTERS, COORDINATORS
+    clusters, coordinators = await asyncio.gather(*(control.kube.list_all(kind, namespace) for kind in kinds))
+    for body in clusters.items:
         spec = body["spec"]
         for use, number in spec["partitions"].items():
             if (spec["waltzClusterRef"]["name"], number) == (name, partition):
-                owner = body["metadata"]["name"]
-                raise Conflict(f"Partition {partition} is for the {use} of ComputeCluster {owner}: take another one.")
+                raise _reserved(partition, f"the {use} of ComputeCluster {body['metadata']['name']}")
+    for body in coordinators.items:
+        log = body["spec"].get("log")
+        if log and (log["waltzClusterRef"]["name"], log.get("partition", 0)) == (name, partition):
+            raise _reserved(partition, f"the log of Coordinator {body['metadata']['name']}")
+
+
+def _reserved(partition: int, use: str) -> Conflict:
+    return Conflict(f"Partition {partition} is for {use}: nobody else may append to it or trim it.")
