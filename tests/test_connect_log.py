@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 import pavane
@@ -216,6 +217,45 @@ async def test_a_program_without_asyncio_leaves_no_kubectl_however_it_ends(outsi
     await eventually(lambda: outside.kubectls() == {})
 
 
+CLOSING = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from pavane.application.forwarding import Cluster, Forwards
+async def main():
+    forwards = Forwards(Cluster(Path("config"), "default"))
+    await forwards(("ledger.default.svc", 1))
+    if "fork" in sys.argv and os.fork() == 0:
+        signal.pause()
+    await forwards.close()
+    print("closed", flush=True)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("fork", "plugin"), [("fork", ""), ("", "sleep 600 &")], ids=["fork", "plugin"])
+async def test_it_closes_whoever_else_holds_the_pipes_of_kubectl(tmp_path: Path, fork: str, plugin: str) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{plugin}\necho 'Forwarding from 127.0.0.1:1 -> 1'\nsleep 600\n"
+    )
+    kubectl.chmod(0o700)
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CLOSING, fork),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        start_new_session=True,
+    )
+    assert program.stdout is not None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            assert await program.stdout.readline() == b"closed\n"
+        started = Path("/proc", (tmp_path / "pid").read_text().strip())
+        await eventually(lambda: not started.exists())
+    finally:
+        os.killpg(program.pid, signal.SIGKILL)
+        await program.wait()
+
+
 @pytest.mark.parametrize("outside", [BesidePavaneUp], indirect=True)
 async def test_what_is_printed_connects_and_what_is_wrong_is_said(
     outside: BesidePavaneUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -243,6 +283,14 @@ async def test_what_is_printed_connects_and_what_is_wrong_is_said(
     for name, says in (("absent", "^Name: there is no WaltzCluster absent in"), ("old", "^Quorum: old has no servers")):
         with pytest.raises(pavane.CannotConnect, match=says):
             await pavane.connect_log(name)
+    config = yaml.safe_load(outside.kubeconfig.read_text())
+    config["users"] = [{"name": each["name"], "user": {"exec": {"command": "aws"}}} for each in config["users"]]
+    (tmp_path / "plugin").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "plugin"))
+    with pytest.raises(
+        pavane.CannotConnect, match=f"Keys: .*plugins.*set {LOG_VARIABLE} to what .*connection waltz/NAME"
+    ):
+        await pavane.connect_log("ledger")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     with pytest.raises(pavane.CannotConnect, match=f"Name: nothing here knows a cluster ledger.*{LOG_VARIABLE}"):
         await pavane.connect_log("ledger")

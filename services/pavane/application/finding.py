@@ -139,7 +139,7 @@ def find_log(name: str, namespace: str | None = None) -> LogConnection:
         held = {each: _read(mounted / each) for each in (SERVERS_FILE, AUTHORITY_FILE) if (mounted / each).exists()}
         return LogConnection.of(name, held)
     path = _kubeconfig(name, LOG_VARIABLE)
-    with _cluster(path, namespace) as (http, place):
+    with _cluster(path, namespace, LOG_VARIABLE) as (http, place):
         if _get(http, f"/apis/pavane.dev/v1alpha1/namespaces/{place}/waltzclusters/{name}") is None:
             raise CannotConnect(f"Name: there is no WaltzCluster {name} in namespace {place} of {path}")
         secret = _get(http, f"/api/v1/namespaces/{place}/secrets/{name}-client") or {}
@@ -181,7 +181,7 @@ def _kubeconfig(name: str, variable: str) -> Path:
     if not kubeconfig.is_file():
         raise CannotConnect(
             f"Name: nothing here knows a cluster {name}: there is neither {variable} nor {_mounted(name)}, nor a "
-            "kubeconfig; `pavane connection NAME -o env` where there is one prints what to set here"
+            f"kubeconfig; `pavane connection {_typed(variable)} -o env` where there is one prints what to set here"
         )
     return kubeconfig
 
@@ -194,16 +194,16 @@ def _read(path: Path) -> str:
 
 
 @contextmanager
-def _cluster(path: Path, named: str | None) -> Iterator[tuple[httpx2.Client, str]]:
-    """Lend a client of the kubeconfig's cluster; with it comes the namespace."""
+def _cluster(path: Path, named: str | None, variable: str) -> Iterator[tuple[httpx2.Client, str]]:
+    """Lend a client of the kubeconfig's cluster; with it comes the namespace. ``variable`` would do without it."""
     config = yaml.safe_load(_read(path)) or {}
     context = _named(config, "context", config.get("current-context"))
-    with _client(path, config, context) as http:
+    with _client(path, config, context, variable) as http:
         yield http, named or context.get("namespace") or "default"
 
 
 def _of_kubeconfig(path: Path, name: str, named: str | None) -> Connection:
-    with _cluster(path, named) as (http, namespace):
+    with _cluster(path, named, VARIABLE) as (http, namespace):
         base = f"/api/v1/namespaces/{namespace}/secrets"
         document = _get(http, f"/apis/pavane.dev/v1alpha1/namespaces/{namespace}/raftclusters/{name}")
         if document is None:
@@ -235,7 +235,12 @@ def addresses_in(hosts: Path) -> Callable[[str], Sequence[str]]:
     return resolve
 
 
-def _client(path: Path, config: Mapping[str, Any], context: Mapping[str, Any]) -> httpx2.Client:
+def _typed(variable: str) -> str:
+    """How `pavane connection` is told what the variable is for."""
+    return "NAME" if variable == VARIABLE else "waltz/NAME"
+
+
+def _client(path: Path, config: Mapping[str, Any], context: Mapping[str, Any], variable: str) -> httpx2.Client:
     cluster, user = _named(config, "cluster", context.get("cluster")), _named(config, "user", context.get("user"))
     if not cluster.get("server"):
         raise CannotConnect(f"Address: {path} names no cluster in its current context")
@@ -247,8 +252,8 @@ def _client(path: Path, config: Mapping[str, Any], context: Mapping[str, Any]) -
             trusted.load_cert_chain(certificate, key)
     if certificate is None and not user.get("token"):
         raise CannotConnect(
-            f"Keys: {path} has neither token nor certificate for us: set {VARIABLE} to what `pavane connection "
-            "NAME -o file` prints"
+            f"Keys: {path} has neither token nor certificate for us, and plugins of kubectl are not run: set "
+            f"{variable} to what `pavane connection {_typed(variable)} -o file` prints"
         )
     headers = {"Authorization": f"Bearer {user['token']}"} if user.get("token") else {}
     return httpx2.Client(base_url=cluster["server"], headers=headers, verify=trusted, timeout=ASK_S, trust_env=False)
