@@ -38,6 +38,8 @@ class Node:
         self._reserve = disk_reserve_bytes
         self._durable_fences = fences
         self._newest: dict[int, int] = {}
+        self.lacking_bytes = 0
+        """Size of the last append if there was no room for it."""
 
     def arrive(self, head: s.Head) -> None:
         """From now on nothing of an older session is obeyed. May be called while ``execute`` runs elsewhere."""
@@ -143,7 +145,10 @@ class Node:
         files.set_info(SessionInfo(session, lwm, last))
 
     def _append(self, files: PartitionStore, records: Sequence[s.Record]) -> None:
-        if self._store.free_bytes() - sum(len(record.data) for record in records) < self._reserve:
+        size = sum(len(record.data) for record in records)
+        lacks = self._store.free_bytes() - size < self._reserve
+        self.lacking_bytes = size if lacks else 0
+        if lacks:
             raise _Refused(f"less than {self._reserve} bytes are free on the disk")
         for expected, record in enumerate(records, files.max_txid + 1):
             if record.txid != expected:

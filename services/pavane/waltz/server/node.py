@@ -71,9 +71,10 @@ class StorageNode:
 
     @property
     def full(self) -> bool:
-        """Whether the volume has no room for appends: what is free is kept for marks and repairs."""
-        found = os.statvfs(self._folder)
-        return self.server is not None and found.f_bavail * found.f_frsize < self._kept_free
+        """Whether the volume has no room for the next append: what is free is kept for marks and repairs."""
+        if self.server is None:
+            return False
+        return self.server.directory.free_bytes() - max(1, self.server.node.lacking_bytes) < self._kept_free
 
     def faults(self) -> dict[int, str]:
         """Return the partitions that cannot be used, and why."""

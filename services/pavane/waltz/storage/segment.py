@@ -56,7 +56,7 @@ class Segment:
     @property
     def size(self) -> int:
         """Bytes of both files."""
-        return self.end + self._idx.size
+        return self.end + HEADER_BYTES + (self.last - self.first + 1) * _OFFSET.size
 
     def close(self) -> None:
         """Close both files."""
