@@ -89,6 +89,22 @@ def test_time_that_is_set_a_year_ahead_for_a_minute_neither_trims_all_nor_stops_
     assert machine.retain().wanted > before + 40
 
 
+def test_nodes_that_all_begin_with_time_a_year_ahead_for_a_minute_trim_nothing() -> None:
+    """A machine, or all of them, that starts before a time server has set its clock."""
+    machine = Machine()
+    machine.retain()
+    machine.append(100)
+    before = machine.retain().wanted
+    machine.ahead = YEAR
+    machine.start()
+    assert machine.retain().wanted <= before
+    machine.now += 60
+    assert machine.retain().wanted <= before
+    machine.ahead = 0.0
+    machine.now += DAY
+    assert before + 20 < machine.retain().wanted <= 100
+
+
 def test_a_node_that_began_with_time_a_year_ahead_is_outvoted_and_comes_right() -> None:
     sound, wrong = Machine(), Machine()
     for machine in (sound, wrong):

@@ -328,7 +328,7 @@ class PartitionFiles:
 
     def _by_age(self, age_ms_max: int) -> int:
         """What is before a segment was appended before it was made; it was not made later than those that follow."""
-        if age_ms_max < 0:
+        if age_ms_max < 0 or not self._clock.settled:
             return self.first
         made = now = self._clock.ms(self._segments[-1].created_ms)
         for segment in reversed(self._segments[1:]):
