@@ -250,6 +250,36 @@ async def test_all_segments_that_are_trimmed_go_soon_however_many_they_are(
             await eventually(lambda: all(one is not None and one.first == count - 1 for one in files), ANSWER_S)
 
 
+async def test_metadata_that_were_set_back_do_not_bring_back_what_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry that was restored knows an older start: a feed below the true one would wait for ever."""
+    monkeypatch.setattr(storing, "LOOK_S", 0.1)
+    async with running_log(tmp_path) as log:
+        await log.settled()
+        await log.until_all_vote()
+        files = [node.directory.partition(0) for node in log.nodes.values()]
+        for one in files:
+            assert one is not None
+            one._segment_bytes = 0  # each append begins a segment
+        client = await filled(log)
+        await client.trim(0, FIRST)
+        await eventually(lambda: all(one is not None and one.first == FIRST for one in files), ANSWER_S)
+        await client.__aexit__(None, None, None)
+        await log.servers.pop().stop()
+        path = f"{log.config.root}/store/partition/0"
+        known = await log.metadata.get(path)
+        assert known is not None
+        older = replace(blobs.PARTITION_METADATA.decode(known.data), start=3)
+        await log.metadata.set(path, blobs.PARTITION_METADATA.encode(older), known.version)
+        await log.start_server()
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client, asyncio.timeout(ANSWER_S):
+            with pytest.raises(Trimmed) as told:
+                await anext(client.feed(0, from_=3))
+            assert told.value.first == FIRST
+
+
 async def test_storage_nodes_of_the_original_keep_all_and_the_log_opens_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

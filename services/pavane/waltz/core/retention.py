@@ -46,6 +46,11 @@ class Told:
     refused: dict[str, str] = field(default_factory=dict)
     """Why a node could not drop what it should."""
 
+    def start(self, replicas: int) -> int:
+        """Return with what the log is to begin: what any has dropped was agreed, whatever old metadata say."""
+        kept = self.kept.values()
+        return max([agreed([one.wanted for one in kept], replicas), *(one.first for one in kept)])
+
     def take(self, node: str, answer: Any) -> bool:
         """Note the answer of a node, and return whether it has dropped anything since the last; ``None``: none came."""
         self.waiting.discard(node)

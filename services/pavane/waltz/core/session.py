@@ -12,7 +12,7 @@ from typing import Any
 from pavane.waltz.core.asking import Asking, Taken
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadMeta, WriteMeta
 from pavane.waltz.core.replica import Batch, Replica, Step, Work, holders
-from pavane.waltz.core.retention import KEEP_ALL, Policy, Told, agreed
+from pavane.waltz.core.retention import KEEP_ALL, Policy, Told
 from pavane.waltz.state import recovery
 from pavane.waltz.state.recovery import Info, Member, Report, Verdict
 from pavane.waltz.wire import storage as s
@@ -510,9 +510,8 @@ class Session(Asking):
     def _retained(self, node: str, answer: Any) -> None:
         if self.told.take(node, answer):  # so many segments at a time: there may be more
             self._retain([node])
-        if not self.told.waiting and not self.ended and self._policy.limited:
-            wanted = agreed([kept.wanted for kept in self.told.kept.values()], len(self._replicas))
-            self._start_wanted = max(self._start_wanted, min(wanted, self.hwm + 1))
+        if not self.told.waiting and not self.ended:
+            self._start_wanted = max(self._start_wanted, min(self.told.start(len(self._replicas)), self.hwm + 1))
             self._declare()
 
     def _send_batch(self, replica: Replica, batch: Batch) -> None:
