@@ -237,7 +237,7 @@ def addresses_in(hosts: Path) -> Callable[[str], Sequence[str]]:
 
 def _typed(variable: str) -> str:
     """How `pavane connection` is told what the variable is for."""
-    return "NAME" if variable == VARIABLE else "waltz/NAME"
+    return f"{'waltz/' if variable == LOG_VARIABLE else ''}NAME"
 
 
 def _client(path: Path, config: Mapping[str, Any], context: Mapping[str, Any], variable: str) -> httpx2.Client:
