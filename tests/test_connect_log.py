@@ -20,6 +20,8 @@ import pavane
 from pavane.application import LogConnection
 from pavane.application.finding import LOG_VARIABLE
 from pavane.waltz.client import Closed
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.fields import ReqId
 from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
@@ -215,6 +217,32 @@ async def test_a_program_without_asyncio_leaves_no_kubectl_however_it_ends(outsi
     program.kill()
     await program.wait()
     await eventually(lambda: outside.kubectls() == {})
+
+
+FOLLOWING = """
+import pavane
+try:
+    with pavane.connect_log_sync("ledger") as log:
+        for tx in log.feed(0):
+            print(tx.id, flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+async def test_ctrl_c_ends_a_feed_as_it_ends_any_other_loop() -> None:
+    async with running(1, 1) as log:
+        log.logs[0].records.append(m.FeedItem(ReqId(1, 1, 0, 1), 0, b"one"))
+        variable = {LOG_VARIABLE: LogConnection("ledger", tuple(log.addresses)).text()}
+        program = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", FOLLOWING), stdout=asyncio.subprocess.PIPE, env=os.environ | variable
+        )
+        assert program.stdout is not None
+        async with asyncio.timeout(WAIT_S):
+            assert await program.stdout.readline() == b"0\n"
+            program.send_signal(signal.SIGINT)
+            assert await program.stdout.readline() == b"interrupted\n"
+            assert await program.wait() == 0
 
 
 CLOSING = """
