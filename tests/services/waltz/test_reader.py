@@ -53,3 +53,21 @@ def test_one_connection_has_so_many_reads_under_way_and_no_more(monkeypatch: pyt
     out.clear()
     ask(found, connection, 3)
     assert [type(each) for each in out] == [o.ReadStorage]
+
+
+def test_what_was_trimmed_since_the_metadata_were_read_is_said_to_be() -> None:
+    """It may still be in a file, or in none; the server looks again after a read that failed."""
+    found, out, connection = reading()
+    ask(found, connection, 2)
+    [read] = [each for each in out if isinstance(each, o.ReadStorage)]
+    found.records(0.0, read.read, 3, None)
+    assert answers(out) == ["the storage nodes cannot be read"]
+    due = found.next_due()
+    assert due is not None
+    found.tick(due)
+    found.owner_hwm(due, 2, HWM)
+    found.metadata(due, -2, PartitionMetadata(1, 3, (ReplicaState(0, "node:1", 3, UNRESOLVED),), 5))
+    out.clear()
+    ask(found, connection, 2)
+    [said] = answers(out)
+    assert "partition 0 begins with transaction 5" in str(said)

@@ -208,6 +208,8 @@ class Reader:
         def take(records: Sequence[Record] | None) -> None:
             connection.parked -= 1
             found = records[0].data if records else "the storage nodes cannot be read"
+            if not records and self._due is None:
+                self._due = self._now + POLL_S  # the log may begin behind it by now
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, found))
 
         assert self.hwm is not None  # noqa: S101 -- callers have looked
