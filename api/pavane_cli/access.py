@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pavane.raft.client import RaftClient
 from pavane.runtime import names
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, as_user_error
 from pavane_operator import kube
 from pavane_operator.kinds.raft import access
 
@@ -19,10 +19,8 @@ async def raft_client(client: kube.KubeClient, document: kube.Object, kubeconfig
     On a local cluster (``kubeconfig`` lies in its folder) names are looked up in the cluster's hosts file. Raises
     ``UserError`` while the resource serves no clients, or when its keys are damaged.
     """
-    try:
+    with as_user_error(access.NotServing, ValueError, code=ExitCode.REFUSED):
         return await access.raft_client(client, document, _resolver(kubeconfig, document["metadata"]["namespace"]))
-    except (access.NotServing, ValueError) as error:
-        raise UserError(str(error), ExitCode.REFUSED) from error
 
 
 def _resolver(kubeconfig: Path | None, namespace: str) -> Callable[[str], Sequence[str]]:

@@ -1,5 +1,7 @@
 """How commands fail: one line that says what to do next, and an exit code that scripts can tell apart."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 
@@ -49,6 +51,15 @@ class UserError(Exception):
     def __init__(self, message: str, code: ExitCode = ExitCode.ERROR) -> None:
         super().__init__(message)
         self.code = code
+
+
+@contextmanager
+def as_user_error(*errors: type[Exception], code: ExitCode = ExitCode.ERROR) -> Iterator[None]:
+    """Turn ``errors``, whose words are for the user, into ``UserError`` with ``code``."""
+    try:
+        yield
+    except errors as error:
+        raise UserError(str(error), code) from error
 
 
 OURS = ("pavane", "pavane_operator", "pavane_local", "pavane_api", "pavane_cli")

@@ -76,7 +76,7 @@ class LiveView:
         self._documents[name] = document
         if self._live is not None:
             return
-        state = _state(document)
+        state = state_of(document)
         if name in self._waiting:
             self._waiting.pop(name).cancel()
         if self._states.get(name) != state:
@@ -109,8 +109,8 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
     for name, document in documents.items():
         status = document.get("status") or {}
         rollout = status.get("rollout") or {}
-        state = _state(document) if status else "waits for the operator"
-        blockers = [_blocker(alike) for alike in _alike(rollout.get("blockers") or _unmet(document))]
+        state = state_of(document) if status else "waits for the operator"
+        blockers = [_blocker(those) for those in alike(rollout.get("blockers") or _unmet(document))]
         title = Text(name, style="bold")
         title.append(f"  {state}", style="green" if state == "Idle" and not blockers else "yellow")
         title.append(f"  {elapsed_s:.1f} s", style="dim")
@@ -126,13 +126,13 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
 
 def _unmet(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Return why nothing is under way although there is something to do: a reference is missing, the spec is wrong."""
-    if _state(document) != "Idle":
+    if state_of(document) != "Idle":
         return ()
     conditions = (document.get("status") or {}).get("conditions") or ()
     return [each for each in conditions if each["type"] == "UpToDate" and each["status"] == "False"]
 
 
-def _alike(blockers: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+def alike(blockers: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Return the blockers in their order, those together that say the same of several pods."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in blockers:
@@ -140,10 +140,10 @@ def _alike(blockers: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]
     return list(found.values())
 
 
-def _blocker(alike: Sequence[Mapping[str, Any]]) -> Any:
+def _blocker(those: Sequence[Mapping[str, Any]]) -> Any:
     from rich.text import Text  # noqa: PLC0415 - see above
 
-    first, others = alike[0], len(alike) - 1
+    first, others = those[0], len(those) - 1
     pods = f" for {first['pod']}" if first.get("pod") else ""
     more = f" and {others} more" if others else ""
     text = Text(f"  waits{pods}{more}: {first['reason']}", style="yellow", overflow="ellipsis", no_wrap=True)
@@ -152,7 +152,7 @@ def _blocker(alike: Sequence[Mapping[str, Any]]) -> Any:
     return text
 
 
-def _state(document: Mapping[str, Any]) -> str:
+def state_of(document: Mapping[str, Any]) -> str:
     """Return which step of a rollout a resource is at."""
     state: str = ((document.get("status") or {}).get("rollout") or {}).get("state", "Idle")
     return state

@@ -111,6 +111,18 @@ def lines_of(cells: Sequence[Sequence[str]], columns: int | None) -> Iterator[st
             yield f"{COLUMN_GAP}{row[-1]}"
 
 
+def listing(
+    document: Any, headers: Sequence[str], rows: Sequence[Sequence[object]], form: Format, none: str = ""
+) -> None:
+    """Print ``rows`` as a table, or ``document`` for programs; ``none`` is the note for people if there is no row."""
+    if form.structured:
+        structured(document, form)
+    elif none and not rows:
+        note(none)
+    else:
+        table(headers, rows)
+
+
 def structured(value: Any, form: Format) -> None:
     """Print ``value`` as JSON or YAML."""
     if form is Format.YAML:

@@ -1,13 +1,15 @@
 """How a command reaches the data of a Raft cluster (docs/specs/raft.md 17): by NAME, or by ``--peers``."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
 from pavane.raft import errors
 from pavane.raft.client import Keys, RaftClient, TreeKeys
@@ -76,6 +78,25 @@ class RaftReach(reach.Reach):
                 async with self.rest() as rest:
                     session = RestSession(rest, self.path, since if stale else None)
                     yield ClusterKeys(Keys(session), TreeKeys(session))
+
+    @asynccontextmanager
+    async def reading(
+        self, path: str, direct: Callable[..., Awaitable[BaseModel]]
+    ) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+        """Lend what reads a document of the REST API: from the control plane at ``path``, or from the peers.
+
+        ``direct`` makes it of a client of the peers, and takes the parameters of the query.
+        """
+        if self.peers:
+            async with self.client() as client:
+
+                async def read(**parameters: int) -> Any:
+                    return (await direct(client, **parameters)).model_dump(mode="json", by_alias=True)
+
+                yield read
+        else:
+            async with self.rest() as rest:
+                yield functools.partial(rest.get, self.path + path)
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[RaftClient]:

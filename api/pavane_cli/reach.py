@@ -2,16 +2,17 @@
 plane, or by an option that names the servers themselves, without any platform."""
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from typer.core import TyperCommand
 
-from pavane_cli.gathering import Place, gathering, place_of
+from pavane_cli.gathering import Place, gathering
 from pavane_cli.kinds import NAMES, plain_name
 from pavane_cli.options import Api, Context, Kubeconfig, Namespace, Token
 from pavane_cli.plane import RestClient, control_plane
+from pavane_cli.target import namespace_of
 
 PEERS, SERVERS = "--peers", "--servers"
 
@@ -33,16 +34,20 @@ class ControlPlane(Place):
         return f"/namespaces/{self.namespace}/{plural}/{quote(plain_name(kind, name), safe='')}"
 
 
-def plane_of(
-    namespace: Namespace = "",
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
+def _plane(
+    context: Context = None, kubeconfig: Kubeconfig = None, api: Api = None, token: Token = None
 ) -> ControlPlane:
-    """Return the control plane, and the place as `gathering.place_of` does."""
-    place = place_of(namespace, context, kubeconfig)
-    return ControlPlane(place.kubeconfig, place.context, place.namespace, api, token)
+    return ControlPlane(kubeconfig, context, api=api, token=token)
+
+
+from_plane = gathering(_plane)
+"""Gives a command the options of a control plane alone; it takes ``ControlPlane`` as its first parameter."""
+
+
+@from_plane
+def plane_of(plane: ControlPlane, namespace: Namespace = "") -> ControlPlane:
+    """Return the control plane; without a namespace it is that of the kubeconfig's context."""
+    return replace(plane, namespace=namespace or namespace_of(plane))
 
 
 through_plane = gathering(plane_of)

@@ -6,8 +6,8 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -27,10 +27,13 @@ from pavane_operator.kube.resources import ENDPOINT_SLICES, custom
 API_SERVICE = "pavane-api"
 PLATFORM_NAMESPACE = "pavane-system"
 
+Opened = TypeVar("Opened")
 Result = TypeVar("Result")
 
 KINDS = {called: custom(kind, plural) for short, kind, plural in NAMES for called in (short, kind.lower(), plural)}
 """What a user may call a kind on the command line."""
+RESOURCES = tuple(dict.fromkeys(KINDS.values()))
+"""The kinds, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,16 @@ def stopped(where: Where) -> UserError | None:
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a command's coroutine to its end."""
     return asyncio.run(work)
+
+
+def run_with(opening: AbstractAsyncContextManager[Opened], work: Callable[[Opened], Awaitable[Result]]) -> Result:
+    """Run ``work`` to its end with what ``opening`` lends."""
+
+    async def worked() -> Result:
+        async with opening as opened:
+            return await work(opened)
+
+    return run(worked())
 
 
 def nearest_kind(kind: str) -> str | None:

@@ -13,7 +13,7 @@ import typer
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.reach import ControlPlane, through_plane
-from pavane_cli.target import run
+from pavane_cli.target import run_with
 from pavane_operator import kube
 
 DEFAULT_LOG = Path(".pavane/ambrosia")
@@ -89,13 +89,10 @@ def _cluster_answers(
 
     Right after `run … &` an immortal has left no trace yet: without a cluster to ask, the caller waits for it.
     """
-
-    async def ask() -> Any:
-        async with plane.rest() as rest:
-            return (await rest.send(verb, f"{plane.path_of('coord', name)}/{path}", body, headers))["result"]
-
+    place = f"{plane.path_of('coord', name)}/{path}"
     try:
-        output.say(json.dumps(run(ask()), ensure_ascii=False))
+        answer = run_with(plane.rest(), lambda rest: rest.send(verb, place, body, headers))
+        output.say(json.dumps(answer["result"], ensure_ascii=False))
     except UserError as error:
         if isinstance(error.__cause__, kube.ConnectError):
             return False

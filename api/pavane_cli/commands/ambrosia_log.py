@@ -16,8 +16,8 @@ from pavane.ambrosia.wire.messages import BATCH_TYPES, RPC_TYPES, Call, Frame, T
 from pavane.ambrosia.wire.records import LogRecord
 from pavane.wal.files import DiskFolder
 from pavane_cli import output
-from pavane_cli.commands.ambrosia_run import DEFAULT_LOG, Log, absent, instance_folder, load
-from pavane_cli.failures import UserError
+from pavane_cli.commands.ambrosia_run import DEFAULT_LOG, Log, instance_folder, load
+from pavane_cli.failures import UserError, as_user_error
 from pavane_cli.output import Format, Output
 
 SHOWN_CHARACTERS = 60  # of the arguments on a line
@@ -38,16 +38,12 @@ def log(
     With -o json each is an object with file and offset. A damaged record that others follow ends it with exit code 1.
     """
     folder = instance_folder(log, name)
-    if not folder.is_dir():
-        raise absent(folder)
     known = definition(load(application)) if application is not None else None
     files = DiskFolder(folder)
     numbers = sorted(int(each[len(LOG) :]) for each in files.names() if each[len(LOG) :].isdigit())
     for number in numbers:
-        try:
+        with as_user_error(FatalError):
             reader = LogReader(files, number)
-        except FatalError as error:
-            raise UserError(str(error)) from error
         try:
             _print(reader, known, from_, form)
         finally:

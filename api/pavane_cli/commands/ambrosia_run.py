@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import importlib
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -27,7 +26,8 @@ from pavane.ambrosia.client.recorded import replay_folder
 from pavane.ambrosia.client.upgrading import versions
 from pavane.ambrosia.errors import FatalError
 from pavane_cli import output
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, as_user_error
+from pavane_cli.signals import stop_signal
 
 DEFAULT_LOG = Path(".pavane/ambrosia")
 EXIT_DIVERGED = 9
@@ -76,10 +76,8 @@ def run(
     def begin() -> contextlib.AbstractAsyncContextManager[Handle[Any]]:
         return serve(kind, name=name, log=log, http=http, version=version, upgrade=changed, standby=standby)
 
-    try:
+    with as_user_error(ImmortalError, FatalError):
         asyncio.run(_run(begin, name, log))
-    except (ImmortalError, FatalError) as error:
-        raise UserError(str(error)) from error
 
 
 def load(path: str) -> type[Immortal]:
@@ -102,10 +100,7 @@ def load(path: str) -> type[Immortal]:
 
 
 async def _run(begin: Begin, name: str, log: Path) -> None:
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
+    stopped = stop_signal()
     stopping = asyncio.create_task(stopped.wait())
     living = asyncio.create_task(_live(begin, name, log, stopped))
     await asyncio.wait({stopping, living}, return_when=asyncio.FIRST_COMPLETED)
@@ -154,8 +149,6 @@ def replay(
     """Replay an immortal's log beside its class: exit code 9 if a handler behaves differently."""
     kind = load(application)
     folder = instance_folder(log, name)
-    if not folder.is_dir():
-        raise absent(folder)
     kinds = versions(kind, version, load(upgrade) if upgrade is not None else None)
     try:
         report = replay_folder(kinds, folder, version)
@@ -169,12 +162,13 @@ def replay(
     output.say(f"{report.name}: {found}; {report.uncompared} records stand behind the last one{tried}")
 
 
-def absent(folder: Path) -> UserError:
-    """Return the error for an instance without files."""
-    return UserError(f"{folder} is not there; name the folder of the logs with --log", ExitCode.NOT_FOUND)
-
-
 def instance_folder(log: Path, name: str) -> Path:
-    """Return the folder of an instance: the first of its versions, to which the names of all others lead."""
+    """Return the folder of an instance: the first of its versions, to which the names of all others lead.
+
+    Raises ``UserError`` for an instance without files.
+    """
     found = [path for path in log.glob(f"{name}_[0-9]*") if path.is_dir() and not path.is_symlink()]
-    return min(found, default=log / f"{name}_0")
+    folder = min(found, default=log / f"{name}_0")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not there; name the folder of the logs with --log", ExitCode.NOT_FOUND)
+    return folder

@@ -15,10 +15,10 @@ from pavane_cli.commands.why import explain, waits
 from pavane_cli.failures import ExitCode
 from pavane_cli.gathering import Place, in_place
 from pavane_cli.output import Format, Output
-from pavane_cli.target import PLATFORM_NAMESPACE, Where, cluster, run, stopped
+from pavane_cli.target import PLATFORM_NAMESPACE, RESOURCES, Where, cluster, run, stopped
 from pavane_operator import kube
 from pavane_operator.crds.definitions import definitions
-from pavane_operator.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS, CORE_EVENTS, CRDS, PODS, SECRETS, custom
+from pavane_operator.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS, CORE_EVENTS, CRDS, PODS, SECRETS
 from pavane_operator.runtime.definitions import lacking
 
 OLDEST_SERVER = (1, 29)
@@ -139,11 +139,11 @@ async def _definitions(client: kube.KubeClient) -> AsyncIterator[Finding]:
 
 
 async def _rights(client: kube.KubeClient, namespace: str | None) -> AsyncIterator[Finding]:
-    kinds = ", ".join(resource.plural for resource in _kinds())
-    reading = [(resource, "", verb) for resource in _kinds() for verb in READ]
+    kinds = ", ".join(resource.plural for resource in RESOURCES)
+    reading = [(resource, "", verb) for resource in RESOURCES for verb in READ]
     reading += [(PODS, "", "get"), (PODS, "", "list"), (PODS, "log", "get"), (CORE_EVENTS, "", "list")]
     reading += [(CONTROLLER_REVISIONS, "", "get"), (CONTROLLER_REVISIONS, "", "list")]
-    changing = [(resource, "", verb) for resource in _kinds() for verb in CHANGE]
+    changing = [(resource, "", verb) for resource in RESOURCES for verb in CHANGE]
     place = _where(namespace)
     for title, role, asked in (("read", "view", reading), ("change", "edit", changing)):
         answers = await asyncio.gather(
@@ -162,12 +162,6 @@ async def _rights(client: kube.KubeClient, namespace: str | None) -> AsyncIterat
             yield Finding(f"right to {title}", Result.PROBLEM, f"you may not {', '.join(refused)} {place}: {advice}")
         else:
             yield Finding(f"right to {title}", Result.OK, f"{kinds} {place}")
-
-
-def _kinds() -> Iterator[kube.Resource]:
-    for definition in definitions():
-        names = definition["spec"]["names"]
-        yield custom(names["kind"], names["plural"])
 
 
 async def _platform(client: kube.KubeClient) -> AsyncIterator[Finding]:
@@ -218,7 +212,7 @@ def _state(pod: kube.Object) -> str:
 
 
 async def _resources(client: kube.KubeClient, namespace: str | None) -> AsyncIterator[Finding]:
-    for resource in _kinds():
+    for resource in RESOURCES:
         try:
             items = (await client.list_all(resource, namespace)).items
         except kube.NotFound:

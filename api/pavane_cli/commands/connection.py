@@ -8,7 +8,7 @@ import typer
 
 from pavane.application.finding import LOG_VARIABLE, VARIABLE, Connection
 from pavane_cli import completing, output
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, as_user_error
 from pavane_cli.gathering import Place, in_place
 from pavane_cli.target import KINDS, cluster, parse_reference, run
 from pavane_cli.waltz_reach import connection_of
@@ -71,8 +71,6 @@ async def _properties(place: Place, name: str) -> str:
 async def _connection(place: Place, name: str) -> Connection:
     async with cluster(place) as client:
         document = await client.get(KINDS["raft"], name, place.namespace)
-        try:
+        with as_user_error(access.NotServing, ValueError, code=ExitCode.REFUSED):
             seeds, keys = await access.way_to(client, document)
-        except (access.NotServing, ValueError) as error:
-            raise UserError(str(error), ExitCode.REFUSED) from error
     return Connection(name, tuple(seeds), keys.ident, keys.curve)

@@ -13,7 +13,7 @@ from pavane_cli.gathering import Place, in_place
 from pavane_cli.options import Api, Token
 from pavane_cli.output import Format, Output
 from pavane_cli.plane import control_plane
-from pavane_cli.target import KINDS, cluster, run
+from pavane_cli.target import KINDS, cluster, run, run_with
 
 DATAFLOWS = KINDS["dataflow"]
 
@@ -23,16 +23,10 @@ Name = Annotated[str, typer.Argument(help="Name of the Dataflow.")]
 @in_place
 def listed(place: Place, form: Output = Format.TABLE) -> None:
     """List the views of all Dataflows."""
-
-    async def read() -> list[dict[str, Any]]:
-        async with cluster(place) as client:
-            return list((await client.list_all(DATAFLOWS, place.namespace)).items)
-
-    rows = [row for document in run(read()) for row in _rows(document)]
-    if form.structured:
-        output.structured({"items": rows}, form)
-    else:
-        output.table([name.upper() for name in HEADERS], [[_shown(row[name]) for name in HEADERS] for row in rows])
+    found = run_with(cluster(place), lambda client: client.list_all(DATAFLOWS, place.namespace))
+    rows = [row for document in found.items for row in _rows(document)]
+    cells = [[row[name] for name in HEADERS] for row in rows]
+    output.listing({"items": rows}, [name.upper() for name in HEADERS], cells, form)
 
 
 HEADERS = ("dataflow", "view", "state", "frontier", "lag", "badRows")
@@ -72,17 +66,15 @@ def bad_rows(place: Place, name: Name, api: Api = None, token: Token = None, for
         return [row for row in found["items"] if row["table"] in tables]
 
     rows = run(read())
-    if form.structured:
-        output.structured({"items": rows}, form)
-    else:
-        headers = ("table", "tick", "partition", "transaction", "reason")
-        output.table([each.upper() for each in headers], [[str(row[each]) for each in headers] for row in rows])
+    headers = ("table", "tick", "partition", "transaction", "reason")
+    cells = [[str(row[each]) for each in headers] for row in rows]
+    output.listing({"items": rows}, [each.upper() for each in headers], cells, form)
 
 
 def summary(document: dict[str, Any]) -> str:
     """Return one line about a Dataflow: its state, and the frontier of each view."""
     rows = _rows(document)
-    views = [f"{row['view']} {_shown(row['frontier'])}" for row in rows if row["view"]]
+    views = [f"{row['view']} {'' if row['frontier'] is None else row['frontier']}" for row in rows if row["view"]]
     bad = (document.get("status") or {}).get("badRows")
     return "  ".join([document["metadata"]["name"], rows[0]["state"], *views, *([f"bad rows {bad}"] if bad else [])])
 
@@ -102,7 +94,3 @@ def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for view in views
     ]
-
-
-def _shown(value: object) -> str:
-    return "" if value is None else str(value)

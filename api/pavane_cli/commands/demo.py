@@ -22,7 +22,7 @@ from pavane_api.kinds import COMPUTE_CLUSTERS, COORDINATORS, RAFT_CLUSTERS, SWIM
 from pavane_api.rollout.actions import ACTIONS, act
 from pavane_cli import output, preflight
 from pavane_cli.bank import BankLoad, ViewLoad
-from pavane_cli.commands.local import OURSELVES
+from pavane_cli.commands.local import FOLDER, LOG_NAME, in_background
 from pavane_cli.commands.resources import changes, read_documents
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.live import LiveView
@@ -35,8 +35,6 @@ from pavane_operator import kube
 from pavane_operator.crds.definitions import definition_of
 from pavane_operator.kube.resources import CONFIG_MAPS, PODS
 
-FOLDER = Path(".pavane")
-LOG_NAME = "up.log"
 FILE_NAME = "demo.yaml"
 MEMORY = Path("/proc/meminfo")
 START_TIMEOUT_S = 180.0
@@ -130,14 +128,7 @@ def _platform(documents: list[kube.Object]) -> Iterator["subprocess.Popen[bytes]
     FOLDER.mkdir(exist_ok=True)
     file = FOLDER / FILE_NAME
     file.write_text(yaml.safe_dump_all(documents, sort_keys=False))
-    with (FOLDER / LOG_NAME).open("wb") as log:
-        up = subprocess.Popen(  # noqa: S603 - ourselves
-            [*OURSELVES, "up", str(file)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    up = in_background(FOLDER, ["up", str(file)])
     try:
         yield up
     finally:

@@ -10,10 +10,9 @@ from pavane.runtime.process import write_termination_log
 from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli import output
 from pavane_cli.failures import UserError
-from pavane_cli.target import Where, cluster, run
+from pavane_cli.target import RESOURCES, Where, cluster, run
 from pavane_operator import kube
-from pavane_operator.crds.definitions import definitions
-from pavane_operator.kube.resources import NAMESPACES, custom
+from pavane_operator.kube.resources import NAMESPACES
 from pavane_operator.plan.model import FINALIZER
 
 SHOWN_MAX = 50
@@ -38,9 +37,7 @@ def pre_delete(namespaces: Namespaces = None) -> None:
 async def _pre_delete(where: Where, namespaces: "list[str] | list[None]") -> None:
     waiting: list[str] = []
     async with cluster(where) as client:
-        for definition in definitions():
-            names = definition["spec"]["names"]
-            resource = custom(names["kind"], names["plural"])
+        for resource in RESOURCES:
             for namespace in namespaces:
                 waiting += await _finalized(client, resource, namespace)
     if not waiting:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -92,15 +93,7 @@ def _detach(folder: Path, timeout_s: float) -> None:
     reader, writer = os.pipe()
     arguments = [each for each in sys.argv[1:] if each != "--detach"]
     output.note(f"Starting; the log is {folder / LOG_NAME}.")
-    with (folder / LOG_NAME).open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603 - ourselves
-            [*OURSELVES, *arguments, "--report-to", str(writer)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=[writer],
-        )
+    process = in_background(folder, [*arguments, "--report-to", str(writer)], [writer])
     os.close(writer)
     with os.fdopen(reader) as pipe:
         report = pipe.read()
@@ -118,6 +111,19 @@ def _detach(folder: Path, timeout_s: float) -> None:
     output.say(f"  export KUBECONFIG={(folder / 'kubeconfig').absolute()}")
     if told["link"] is not None:
         output.say(f"The dashboard, signed in: {told['link']}")
+
+
+def in_background(folder: Path, arguments: list[str], descriptors: Iterable[int] = ()) -> "subprocess.Popen[bytes]":
+    """Start this program in a session of its own, with ``descriptors``; its output is the log in ``folder``."""
+    with (folder / LOG_NAME).open("wb") as log:
+        return subprocess.Popen(  # noqa: S603 - ourselves
+            [*OURSELVES, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=tuple(descriptors),
+        )
 
 
 def down(

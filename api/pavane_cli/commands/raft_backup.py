@@ -13,8 +13,8 @@ from pavane.raft.server import StoreError
 from pavane.raft.wire.frames import UINT_MAX
 from pavane_cli import output
 from pavane_cli.commands.raft_offline import Folder, Meter, failures, tell
-from pavane_cli.commands.raft_peer import curve_of, members_of
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.commands.raft_peer import ClusterId, curve_of, members_of
+from pavane_cli.failures import ExitCode, UserError, as_user_error
 from pavane_cli.raft_reach import explained
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 
@@ -43,11 +43,8 @@ def backup(
         raise UserError("give the cluster secret by one of --secret-file, --secret-env, --keys", ExitCode.USAGE)
     ident, curve = secret_in(secret_file, secret_env), curve_of(curve_secret_file, None)
     urls = [url.strip() for url in peers.split(",")]
-    try:
-        with explained():
-            made = asyncio.run(back_up(folder, urls, ident, curve=curve, progress=Meter("copying", unit="entries")))
-    except (BackupError, StoreError, OSError, ValueError) as error:
-        raise UserError(str(error)) from error
+    with as_user_error(BackupError, StoreError, OSError, ValueError), explained():
+        made = asyncio.run(back_up(folder, urls, ident, curve=curve, progress=Meter("copying", unit="entries")))
     output.say(f"{folder}: everything up to entry {made.index}, machine {made.machine}")
 
 
@@ -56,9 +53,7 @@ def restore(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="Data folder to create.")],
     peer: Annotated[str, typer.Option("--id", metavar="ID", help="Member that gets the folder.")],
     members: Annotated[str, typer.Option("--members", metavar="ID=URL,…", help="All members of the new cluster.")],
-    cluster_id: Annotated[
-        str, typer.Option("--cluster-id", help="Id stored in the folder; it then works only for this cluster.")
-    ] = "",
+    cluster_id: ClusterId = "",
     beyond: Annotated[
         int,
         typer.Option(

@@ -6,13 +6,13 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from pavane.raft.client import HeldLease, Item, prefix_range
+from pavane.raft.client import HeldLease, prefix_range
 from pavane.raft.machines.commands import Compare, Delete, Op, Put, Range, Relation, Target
 from pavane.raft.wire.frames import UINT_MAX
 from pavane_api.raftkeys.schemas import REQUEST_ID_PATTERN, Key, result_of
@@ -23,7 +23,8 @@ from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.raft_reach import ClusterKeys, MinRevision, RaftReach, Stale, reaching
-from pavane_cli.target import run
+from pavane_cli.signals import stop_signal
+from pavane_cli.target import run, run_with
 from pavane_cli.transactions import parse_compare, parse_op
 
 TTL_S = 10.0
@@ -53,12 +54,7 @@ def get(
     reach: RaftReach, key: KeyArgument, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
 ) -> None:
     """Print the value of a key; with -o json or yaml also its revisions. Exit code 3 if the key does not exist."""
-
-    async def read() -> Item | None:
-        async with reach.store(stale=stale, since=min_revision) as store:
-            return await store.kv.get(os.fsencode(key))
-
-    item = run(read())
+    item = run_with(reach.store(stale=stale, since=min_revision), lambda store: store.kv.get(os.fsencode(key)))
     if item is None:
         raise UserError(f"there is no key {key}", ExitCode.NOT_FOUND)
     show(item.value, Key.of(item), form)
@@ -84,18 +80,14 @@ def put(
     if if_revision is not None:
         conditions.append(Compare(Target.MOD_REVISION, Relation.EQUAL, name, if_revision))
     data = data_of(value, file)
-
-    async def send() -> int:
-        async with reach.store() as store:
-            present = [Range(name, flags=Range.KEYS_ONLY)] if conditions else []
-            result = await store.kv.txn(conditions, [Put(name, data, lease)], present, reqid=request_id(reqid))
-            if result.succeeded:
-                return result.revision
-            [[items, _]] = result.results
-            state = f"is at revision {items[0][3]}" if items else "is not there"
-            raise UserError(f"the key {key} {state}", ExitCode.REFUSED)
-
-    output.say(str(run(send())))
+    present = [Range(name, flags=Range.KEYS_ONLY)] if conditions else []
+    writes, once = [Put(name, data, lease)], request_id(reqid)
+    result = run_with(reach.store(), lambda store: store.kv.txn(conditions, writes, present, reqid=once))
+    if not result.succeeded:
+        [[items, _]] = result.results
+        state = f"is at revision {items[0][3]}" if items else "is not there"
+        raise UserError(f"the key {key} {state}", ExitCode.REFUSED)
+    output.say(str(result.revision))
 
 
 @reaching
@@ -105,15 +97,12 @@ def delete(
     prefix: Annotated[bool, typer.Option("--prefix", help="All keys that begin with KEY.")] = False,
 ) -> None:
     """Delete a key and print how many were deleted."""
-
-    async def send() -> int:
-        async with reach.store() as store:
-            name = os.fsencode(key)
-            if prefix:
-                return await store.kv.delete_range(*prefix_range(name))
-            return int(await store.kv.delete(name))
-
-    output.say(str(run(send())))
+    name = os.fsencode(key)
+    if prefix:
+        count = run_with(reach.store(), lambda store: store.kv.delete_range(*prefix_range(name)))
+    else:
+        count = int(run_with(reach.store(), lambda store: store.kv.delete(name)))
+    output.say(str(count))
 
 
 @reaching
@@ -125,12 +114,8 @@ def list_keys(
     form: Output = Format.TABLE,
 ) -> None:
     """List keys in order; with -o name only their names, with -o wide also their revisions."""
-
-    async def read() -> Sequence[Item]:
-        async with reach.store(stale=stale, since=min_revision) as store:
-            return (await store.kv.list(*prefix_range(os.fsencode(prefix)))).items
-
-    items = run(read())
+    wanted = prefix_range(os.fsencode(prefix))
+    items = run_with(reach.store(stale=stale, since=min_revision), lambda store: store.kv.list(*wanted)).items
     if form.structured:
         output.structured([Key.of(item).model_dump(mode="json", by_alias=True) for item in items], form)
     elif form is Format.NAME:
@@ -149,12 +134,8 @@ def watch(
     reach: RaftReach, prefix: Prefix = "", first: From = 0, count: Count = 0, form: Output = Format.TABLE
 ) -> None:
     """Print each change once and in order, until Ctrl-C: revision, event, key, value."""
-
-    async def follow() -> None:
-        async with reach.store() as store:
-            await print_changes(store.kv.watch(*prefix_range(os.fsencode(prefix)), from_=first), count, form)
-
-    run(follow())
+    wanted = prefix_range(os.fsencode(prefix))
+    run_with(reach.store(), lambda store: print_changes(store.kv.watch(*wanted, from_=first), count, form))
 
 
 @reaching
@@ -179,12 +160,8 @@ def txn(
     """
     compares = [parse_compare(text) for text in conditions or ()]
     branches = [[parse_op(text) for text in texts or ()] for texts in (then, otherwise)]
-
-    async def send() -> Any:
-        async with reach.store() as store:
-            return await store.kv.txn(compares, *branches, reqid=request_id(reqid))
-
-    result = run(send())
+    once = request_id(reqid)
+    result = run_with(reach.store(), lambda store: store.kv.txn(compares, *branches, reqid=once))
     ops: list[Op] = branches[0] if result.succeeded else branches[1]
     results = [
         result_of(op, fields).model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -207,7 +184,7 @@ def lease_command(reach: RaftReach, ttl: Ttl = TTL_S, holder: Holder = "") -> No
 
     async def hold() -> None:
         async with _held(reach, ttl, holder) as (_, lease):
-            stop = _stop()
+            stop = stop_signal()
             output.say(str(lease.id))
             await _until_stopped(stop, lease)
 
@@ -233,7 +210,7 @@ def lock(
 
     async def hold() -> int:
         async with _held(reach, ttl, holder) as (store, lease):
-            stop = _stop()
+            stop = stop_signal()
             locking = asyncio.ensure_future(store.kv.lock(os.fsencode(key), lease.id, holder.encode()))
             match await _first(locking, stop.wait(), lease.lost.wait()):
                 case 1:
@@ -258,31 +235,17 @@ def export(reach: RaftReach, file: Archive = None) -> None:
 
     FILE is replaced at the end. Concurrent writes may or may not be included.
     """
-
-    async def read(target: TextIO) -> int:
-        async with reach.store() as store:
-            return await export_to(store, target)
-
-    if file is None:
-        count = run(read(sys.stdout))
-    else:
-        with _replacing(file) as target:
-            count = run(read(target))
+    with nullcontext(sys.stdout) if file is None else _replacing(file) as target:
+        count = run_with(reach.store(), lambda store: export_to(store, target))
     output.note(f"keys and nodes: {count}")
 
 
 @reaching
 def import_keys(reach: RaftReach, file: Archive = None) -> None:
     """Write what `export` wrote, from FILE or standard input, overwriting existing keys. Versions start again."""
-
-    async def send() -> int:
-        async with reach.store() as store:
-            if file is None:
-                return await import_from(store, sys.stdin)
-            with file.open(encoding="ascii") as source:
-                return await import_from(store, source)
-
-    output.note(f"keys and nodes: {run(send())}")
+    with nullcontext(sys.stdin) if file is None else file.open(encoding="ascii") as source:
+        count = run_with(reach.store(), lambda store: import_from(store, source))
+    output.note(f"keys and nodes: {count}")
 
 
 @contextmanager
@@ -331,14 +294,6 @@ def shown(op: Op, fields: Sequence[Any]) -> list[str]:
 async def _held(reach: RaftReach, ttl_s: float, holder: str) -> AsyncIterator[tuple[ClusterKeys, HeldLease]]:
     async with reach.store() as store, store.kv.lease(ttl_s, holder.encode()) as lease:
         yield store, lease
-
-
-def _stop() -> asyncio.Event:
-    """Return an event that Ctrl-C and SIGTERM set from now on."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    return stop
 
 
 async def _until_stopped(stop: asyncio.Event, lease: HeldLease) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import typer
@@ -15,10 +15,10 @@ from pavane_api.raftlog import service
 from pavane_cli import output
 from pavane_cli.data import DataFile, data_of
 from pavane_cli.entries import words
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, as_user_error
 from pavane_cli.output import Format, Output
 from pavane_cli.raft_reach import RaftReach, reaching
-from pavane_cli.target import run
+from pavane_cli.target import run, run_with
 
 PAGE = 500  # entries per request
 POLL_S = 1.0  # between two questions to the control plane for new entries
@@ -29,15 +29,7 @@ After = Annotated[int, typer.Option(min=0, help="Only entries after this index."
 @reaching
 def info(reach: RaftReach, form: Output = Format.TABLE) -> None:
     """Show leader, term, indices and members."""
-
-    async def read() -> Any:
-        if not reach.peers:
-            async with reach.rest() as rest:
-                return await rest.get(reach.path + "/log")
-        async with reach.client() as client:
-            return (await service.log_info(client)).model_dump(mode="json", by_alias=True)
-
-    found = run(read())
+    found = run_with(reach.reading("/log", service.log_info), lambda log_info: log_info())
     if form.structured:
         output.structured(found, form)
         return
@@ -74,9 +66,8 @@ def append(
 async def _append(client: RaftClient, data: bytes, request_id: str | None) -> int:
     """Append at the peers themselves."""
     try:
-        return await client.update(data, reqid=bytes.fromhex(request_id) if request_id else None)
-    except ValueError as error:
-        raise UserError(str(error), ExitCode.USAGE) from error
+        with as_user_error(ValueError, code=ExitCode.USAGE):
+            return await client.update(data, reqid=bytes.fromhex(request_id) if request_id else None)
     except Refused as refused:
         if refused.code != Code.BAD_COMMAND:
             raise
@@ -157,14 +148,9 @@ def _say(entry: dict[str, Any], form: Format) -> None:
 
 async def _entries(reach: RaftReach, after: int, *, follow: bool = False) -> AsyncGenerator[dict[str, Any], None]:
     """Yield all entries behind ``after`` as the REST API shows them; with ``follow`` for ever."""
-    async with AsyncExitStack() as stack:
-        rest = None if reach.peers else await stack.enter_async_context(reach.rest())
-        client = await stack.enter_async_context(reach.client()) if reach.peers else None
+    async with reach.reading("/log/entries", service.entries) as read_page:
         while True:
-            if client is not None:
-                page = (await service.entries(client, after, PAGE)).model_dump(mode="json", by_alias=True)
-            elif rest is not None:
-                page = await rest.get(reach.path + "/log/entries", after=after, limit=PAGE)
+            page = await read_page(after=after, limit=PAGE)
             for entry in page["items"]:
                 yield entry
             if not page["items"]:

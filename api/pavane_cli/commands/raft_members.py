@@ -1,8 +1,7 @@
 """``pavane raft members|watch|transfer|config``: who is in a cluster and who leads it (docs/specs/raft.md 17)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.raft_reach import RaftReach, reaching
-from pavane_cli.target import run
+from pavane_cli.target import run, run_with
 
 LOOK_S = 1.0  # between two looks of `watch`: elections take less, rollouts more
 
@@ -22,12 +21,7 @@ PeerArgument = Annotated[list[str], typer.Argument(metavar="ID=URL…", help="UR
 @reaching
 def members(reach: RaftReach, form: Output = Format.TABLE) -> None:
     """Show the role, program and progress of each member, asking each one directly."""
-
-    async def look() -> Any:
-        async with aclosing(_pictures(reach)) as pictures:
-            return await anext(pictures)
-
-    found = run(look())
+    found = run_with(reach.reading("/members", service.members), lambda look: look())
     if form.structured:
         output.structured(found, form)
     else:
@@ -40,8 +34,9 @@ def watch(reach: RaftReach) -> None:
 
     async def follow() -> None:
         shown: Any = None
-        async with aclosing(_pictures(reach)) as pictures:
-            async for found in pictures:
+        async with reach.reading("/members", service.members) as look:
+            while True:
+                found = await look()
                 picture = [(each["id"], each.get("role"), each.get("term")) for each in found["items"]]
                 if picture != shown:
                     _show(found)
@@ -119,18 +114,6 @@ def _peers(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple((peer, url) for peer, _, url in pairs)
 
 
-async def _pictures(reach: RaftReach) -> AsyncGenerator[dict[str, Any], None]:
-    """Yield the members as the REST API shows them, as often as one asks."""
-    async with AsyncExitStack() as stack:
-        if reach.peers:
-            client = await stack.enter_async_context(reach.client())
-            while True:
-                yield (await service.members(client)).model_dump(mode="json", by_alias=True)
-        rest = await stack.enter_async_context(reach.rest())
-        while True:
-            yield await rest.get(reach.path + "/members")
-
-
 def _show(found: dict[str, Any]) -> None:
     output.say(f"leader {found['leader'] or 'none'}{'  members are being changed' if found['changing'] else ''}")
     rows = [
@@ -138,16 +121,12 @@ def _show(found: dict[str, Any]) -> None:
             each["id"],
             (each.get("role") or "no answer") + (" (leaving)" if each["old"] else ""),
             each["kind"],
-            _number(each.get("term")),
-            _number(each.get("lastIndex")),
-            _number(each.get("appliedIndex")),
-            _number(each.get("lag")),
+            each.get("term"),
+            each.get("lastIndex"),
+            each.get("appliedIndex"),
+            each.get("lag"),
             each["url"],
         )
         for each in found["items"]
     ]
     output.table(("MEMBER", "ROLE", "KIND", "TERM", "LAST", "APPLIED", "LAG", "URL"), rows)
-
-
-def _number(value: int | None) -> str:
-    return "" if value is None else str(value)

@@ -34,7 +34,7 @@ from pavane.raft.storage.js_files import JsFileError
 from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_term, entry_type
 from pavane.wire import RemoteProtocolError
 from pavane_cli import output
-from pavane_cli.commands.raft_peer import members_of
+from pavane_cli.commands.raft_peer import ClusterId, members_of
 from pavane_cli.entries import words
 from pavane_cli.failures import ExitCode, UserError
 
@@ -191,9 +191,7 @@ def import_js(
     source: JsSource,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Data folder to create.")],
     peer: Annotated[str, typer.Option("--id", metavar="ID", help="Id of the peer, unchanged.")],
-    cluster_id: Annotated[
-        str, typer.Option("--cluster-id", help="Id stored in the folder; it then works only for this cluster.")
-    ] = "",
+    cluster_id: ClusterId = "",
 ) -> None:
     """Convert the data folder of a stopped zmq-raft peer to ours."""
     with failures():

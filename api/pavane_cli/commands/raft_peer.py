@@ -14,11 +14,15 @@ from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, Store
 from pavane.runtime.garbage import freeze_survivors
 from pavane.runtime.names import bracketed
 from pavane.runtime.process import Process, run
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, as_user_error
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 
 _ANYWHERE = ("*", "0.0.0.0", "::")
 _TIMES = ", ".join(f"{name} {least}/{greatest} ms" for name, (least, greatest) in PRESETS.items())
+
+ClusterId = Annotated[
+    str, typer.Option("--cluster-id", help="Id stored in the folder; it then works only for this cluster.")
+]
 
 
 def peer(
@@ -33,9 +37,7 @@ def peer(
         str | None, typer.Option("--url", metavar="URL", help="URL for the others; default: as in --peers.")
     ] = None,
     source: Annotated[str, typer.Option("--source", metavar="ADDRESS", help="Address to connect from.")] = "",
-    cluster_id: Annotated[
-        str, typer.Option("--cluster-id", help="Id stored in the folder; it then works only for this cluster.")
-    ] = "",
+    cluster_id: ClusterId = "",
     machine: Annotated[
         str,
         typer.Option("--machine", help="Broadcast, KeyValue, Tree, or an installed machine."),
@@ -88,11 +90,9 @@ def peer(
         election_min=least if election_min_ms is None else election_min_ms,
         election_max=greatest if election_max_ms is None else election_max_ms,
     )
-    try:
+    with as_user_error(ValueError, code=ExitCode.USAGE):
         config.validate()
         state_machine = machine_of(machine)
-    except ValueError as error:
-        raise UserError(str(error), ExitCode.USAGE) from error
     curve = curve_of(curve_secret_file, curve_clients)
 
     async def body(process: Process) -> None:

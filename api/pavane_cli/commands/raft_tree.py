@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from pavane.raft.client import NodeInfo
 from pavane.raft.machines.commands import ANY_VERSION
 from pavane_api.raftkeys.schemas import SCOPES, Node
 from pavane_cli import output
@@ -14,7 +13,7 @@ from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.raft_reach import MinRevision, RaftReach, Stale, reaching
-from pavane_cli.target import run
+from pavane_cli.target import run_with
 
 Path_ = Annotated[str, typer.Argument(metavar="PATH", help="Begins with /.")]
 PathOrRoot = Annotated[str, typer.Argument(metavar="PATH", help="Begins with /; default: the root.")]
@@ -30,12 +29,10 @@ def ls(
     form: Output = Format.TABLE,
 ) -> None:
     """Print the names of a node's children in order."""
-
-    async def read() -> list[bytes]:
-        async with reach.store(stale=stale, since=min_revision) as store:
-            return (await store.tree.children(os.fsencode(path)))[0]
-
-    names = [output.printable(name) for name in run(read())]
+    children, _ = run_with(
+        reach.store(stale=stale, since=min_revision), lambda store: store.tree.children(os.fsencode(path))
+    )
+    names = [output.printable(name) for name in children]
     if form.structured:
         output.structured(names, form)
     else:
@@ -48,12 +45,7 @@ def get(
     reach: RaftReach, path: Path_, stale: Stale = False, min_revision: MinRevision = 0, form: Output = Format.TABLE
 ) -> None:
     """Print the data of a node; with -o json or yaml also its versions. Exit code 3 if the node does not exist."""
-
-    async def read() -> NodeInfo | None:
-        async with reach.store(stale=stale, since=min_revision) as store:
-            return await store.tree.get(os.fsencode(path))
-
-    node = run(read())
+    node = run_with(reach.store(stale=stale, since=min_revision), lambda store: store.tree.get(os.fsencode(path)))
     if node is None:
         raise UserError(f"there is no node {path}", ExitCode.NOT_FOUND)
     show(node.data, Node.of(node), form)
@@ -69,12 +61,7 @@ def set_node(
 ) -> None:
     """Replace the data of a node and print its new version."""
     content = data_of(data, file)
-
-    async def send() -> int:
-        async with reach.store() as store:
-            return await store.tree.set(os.fsencode(path), content, version=version)
-
-    output.say(str(run(send())))
+    output.say(str(run_with(reach.store(), lambda store: store.tree.set(os.fsencode(path), content, version=version))))
 
 
 @reaching
@@ -86,23 +73,15 @@ def create(
     lease: Annotated[int, typer.Option("--lease", metavar="ID", help="Delete the node when this lease ends.")] = 0,
 ) -> None:
     """Create a node below an existing parent and print its path."""
-
-    async def send() -> bytes:
-        async with reach.store() as store:
-            return await store.tree.create(os.fsencode(path), os.fsencode(data), lease=lease, sequential=sequential)
-
-    output.say(output.printable(run(send())))
+    name, content = os.fsencode(path), os.fsencode(data)
+    made = run_with(reach.store(), lambda store: store.tree.create(name, content, lease=lease, sequential=sequential))
+    output.say(output.printable(made))
 
 
 @reaching
 def rm(reach: RaftReach, path: Path_, version: Version = ANY_VERSION) -> None:
     """Remove a node without children."""
-
-    async def send() -> None:
-        async with reach.store() as store:
-            await store.tree.remove(os.fsencode(path), version=version)
-
-    run(send())
+    run_with(reach.store(), lambda store: store.tree.remove(os.fsencode(path), version=version))
 
 
 @reaching
@@ -118,9 +97,7 @@ def watch(
     wanted = SCOPES.get(scope)
     if wanted is None or scope == "Keys":
         raise UserError(f"--scope {scope}: unknown scope", ExitCode.USAGE)
-
-    async def follow() -> None:
-        async with reach.store() as store:
-            await print_changes(store.tree.watch(os.fsencode(path), wanted, from_=first), count, form)
-
-    run(follow())
+    run_with(
+        reach.store(),
+        lambda store: print_changes(store.tree.watch(os.fsencode(path), wanted, from_=first), count, form),
+    )

@@ -14,7 +14,7 @@ import yaml
 from pavane.parts import jsonpath
 from pavane_cli import output
 from pavane_cli.completing import kinds, names
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, as_user_error
 from pavane_cli.gathering import One, Place, about_one, in_place
 from pavane_cli.live import LiveView, stage_of
 from pavane_cli.options import Timeout, Wait
@@ -71,7 +71,7 @@ def get(
     labels: Labels = "",
 ) -> None:
     """List resources, of several kinds or of all, or show one."""
-    listed = sorted(set(KINDS), key=list(KINDS).index) if kind == "all" else kind.split(",")
+    listed = KINDS if kind == "all" else kind.split(",")
     wanted = dict.fromkeys(parse_reference(each, name) for each in listed)
     space = None if everywhere else place.namespace
     if not (form in set(Format) or form.startswith(JSONPATH)):
@@ -113,10 +113,8 @@ async def _get(
     if form in set(Format):
         output.structured(document, Format(form))
         return
-    try:
+    with as_user_error(ValueError, code=ExitCode.USAGE):
         sys.stdout.write(jsonpath.render(form.removeprefix(JSONPATH), document))
-    except ValueError as error:
-        raise UserError(str(error), ExitCode.USAGE) from error
 
 
 def _ordered(document: kube.Object) -> kube.Object:

@@ -11,9 +11,9 @@ from pavane_api.rollout import actions
 from pavane_api.rollout.actions import ACTIONS, Refused
 from pavane_cli import output
 from pavane_cli.commands.resources import changes, condition, is_current, is_settled, summary, wait_ready, wait_until
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, as_user_error
 from pavane_cli.gathering import One, about_pods, read
-from pavane_cli.live import LiveView
+from pavane_cli.live import LiveView, state_of
 from pavane_cli.options import Timeout, Wait
 from pavane_cli.output import Format, Output
 from pavane_cli.target import cluster, run
@@ -60,9 +60,8 @@ async def _status(one: One, follow: bool, form: Format) -> None:
 def _failure(document: dict[str, Any]) -> dict[str, Any] | None:
     """Return the failed attempt that the present spec belongs to."""
     upto = condition(document, "UpToDate") or {}
-    idle = ((document.get("status") or {}).get("rollout") or {}).get("state", "Idle") == "Idle"
     failed: dict[str, Any] | None = (document.get("status") or {}).get("failed")
-    return failed if failed and idle and upto.get("status") == "False" else None
+    return failed if failed and state_of(document) == "Idle" and upto.get("status") == "False" else None
 
 
 @about_pods
@@ -131,12 +130,10 @@ async def decide(
     ``generation`` is the attempt that the user means, ``reason`` the text of a restart. Raises ``UserError``.
     """
     async with cluster(one.where) as client:
-        try:
+        with as_user_error(Refused, code=ExitCode.REFUSED):
             _, value = await actions.act(
                 client, one.resource, one.namespace, one.name, ACTIONS[action], number=generation, reason=reason
             )
-        except Refused as error:
-            raise UserError(str(error), ExitCode.REFUSED) from error
         output.say(f"{one.reference}: {ACTIONS[action].path} = {_shown(value)}")
         if wait_s is not None:
             await wait_until(client, one.resource, one.namespace, one.name, done, wait_s)
@@ -167,10 +164,8 @@ def undo(
 
 async def _undo(one: One, to: int | None, wait_s: float | None) -> None:
     async with cluster(one.where) as client:
-        try:
+        with as_user_error(Refused, code=ExitCode.REFUSED):
             number, changes = await actions.undo(client, one.resource, one.namespace, one.name, to)
-        except Refused as error:
-            raise UserError(str(error), ExitCode.REFUSED) from error
         output.say(f"{one.reference}: back to what generation {number} was made of")
         for field, value in _flat(changes).items():
             output.say(f"  spec.{field} = {'<default>' if value is None else _shown(value)}")
@@ -183,25 +178,19 @@ def history(one: One, form: Output = Format.TABLE) -> None:
     """List finished attempts, newest first, with their write gaps."""
     document = run(read(one))
     attempts = (document.get("status") or {}).get("history") or []
-    if form.structured:
-        output.structured(attempts, form)
-    elif not attempts:
-        output.note("No attempt has ended yet.")
-    else:
-        output.table(
-            ("GENERATION", "RESULT", "REASON", "FINISHED", "WRITE GAP", "IMAGE"),
-            [
-                (
-                    item["generation"],
-                    item["result"],
-                    item.get("reason", ""),
-                    output.age(item["finishedAt"]),
-                    f"{item['writeGapMs']} ms" if "writeGapMs" in item else "",
-                    item.get("image", ""),
-                )
-                for item in attempts
-            ],
+    rows = [
+        (
+            item["generation"],
+            item["result"],
+            item.get("reason", ""),
+            output.age(item["finishedAt"]),
+            f"{item['writeGapMs']} ms" if "writeGapMs" in item else "",
+            item.get("image", ""),
         )
+        for item in attempts
+    ]
+    headers = ("GENERATION", "RESULT", "REASON", "FINISHED", "WRITE GAP", "IMAGE")
+    output.listing(attempts, headers, rows, form, "No attempt has ended yet.")
 
 
 @about_pods
@@ -212,12 +201,10 @@ def diff(
 ) -> None:
     """Show the pod-affecting fields that differ between the spec and a generation."""
     rows = run(_diff(one, to))
-    if form.structured:
-        output.structured([{"field": field, "from": old, "to": new} for field, old, new in rows], form)
-    elif not rows:
-        output.note("The spec differs in no pod-affecting field: nothing rolls.")
-    else:
-        output.table(("FIELD", "FROM", "TO"), [(field, _shown(old), _shown(new)) for field, old, new in rows])
+    document = [{"field": field, "from": old, "to": new} for field, old, new in rows]
+    cells = [(field, _shown(old), _shown(new)) for field, old, new in rows]
+    none = "The spec differs in no pod-affecting field: nothing rolls."
+    output.listing(document, ("FIELD", "FROM", "TO"), cells, form, none)
 
 
 async def _diff(one: One, to: int | None) -> list[tuple[str, object, object]]:

@@ -9,8 +9,9 @@ from pavane.compute.core.replica import EXIT_FENCED, ReplicaCore
 from pavane.dataflow.keeping import Place
 from pavane.dataflow.replica import ReplicaEngine
 from pavane_cli import output
-from pavane_cli.commands.sql_views import EngineName, TicksPartition, address_of, engine_of, make_clocks, stop_signal
+from pavane_cli.commands.sql_views import EngineName, TicksPartition, address_of, engine_of, make_clocks
 from pavane_cli.failures import UserError
+from pavane_cli.signals import stop_signal
 from pavane_cli.target import run
 from pavane_cli.waltz_reach import WaltzReach, reaching
 

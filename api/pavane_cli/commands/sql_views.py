@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import sys
 import time
 import uuid
@@ -30,8 +29,9 @@ from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
 from pavane.waltz.client.link import parse_address
 from pavane_cli import output
-from pavane_cli.failures import ExitCode, UserError, lacks
+from pavane_cli.failures import ExitCode, UserError, as_user_error, lacks
 from pavane_cli.output import Format, Output
+from pavane_cli.signals import stop_signal
 from pavane_cli.target import KINDS, cluster, run
 from pavane_cli.waltz_reach import WaltzReach, reaching
 
@@ -147,10 +147,8 @@ def query(
                         sys.stdout.write(CLEARED)
                     _print(tick, found, form)
 
-    try:
+    with as_user_error(QueryError, EntryError, code=ExitCode.REFUSED):
         run(ask())
-    except (QueryError, EntryError) as error:
-        raise UserError(str(error), ExitCode.REFUSED) from error
 
 
 def _print(tick: int, found: Any, form: Format) -> None:
@@ -182,10 +180,8 @@ def follow(
                 if count and left <= 0:
                     return
 
-    try:
+    with as_user_error(EntryError):
         run(print_changes())
-    except EntryError as error:
-        raise UserError(str(error)) from error
 
 
 def _parsed(script: Path) -> Script:
@@ -206,10 +202,8 @@ def engine_of(name: EngineName) -> Callable[[], Engine]:
         from pavane.spark.session import prepare  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise lacks(error, "spark") from error
-    try:
+    with as_user_error(RuntimeError):
         prepare()
-    except RuntimeError as error:
-        raise UserError(str(error)) from error
     return SparkEngine
 
 
@@ -224,14 +218,6 @@ def address_of(option: str, text: str) -> tuple[str, int]:
 def make_clocks() -> Clocks:
     """Return those of this machine."""
     return Clocks(lambda: time.time_ns() // 1_000_000, time.monotonic, lambda: uuid.uuid4().hex)
-
-
-def stop_signal() -> asyncio.Event:
-    """Return what Ctrl-C and SIGTERM set from now on."""
-    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    return stopped
 
 
 async def _kept(reach: WaltzReach, script: Script, place: Place, make: Callable[[Waltz], Keeper | Controller]) -> None:
@@ -264,10 +250,9 @@ async def _kept(reach: WaltzReach, script: Script, place: Place, make: Callable[
         error = None if keeping.cancelled() else keeping.exception()
         if isinstance(error, Fenced):
             raise UserError(f"another process took over: {error}", ExitCode.CONFLICT) from error
-        if isinstance(error, EngineError | EntryError):
-            raise UserError(str(error)) from error
         if error is not None:
-            raise error
+            with as_user_error(EngineError, EntryError):
+                raise error
 
 
 async def _checked(log: Waltz, script: Script, place: Place) -> None:

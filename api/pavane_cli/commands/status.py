@@ -14,7 +14,7 @@ from pavane_cli.commands.tree import GENERATION_LABEL, ROLE_LABEL
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.gathering import Place, in_place
 from pavane_cli.output import Format, Output
-from pavane_cli.target import KINDS, PLATFORM_NAMESPACE, cluster, has_pods, required_reference, run
+from pavane_cli.target import PLATFORM_NAMESPACE, RESOURCES, cluster, has_pods, required_reference, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS, SECRETS
 
@@ -35,10 +35,8 @@ def status(place: Place, named: Named = None, everywhere: Everywhere = False, fo
     """Show leader, members, quorum, blockers, write gap and certificates of a resource, or a line for each resource."""
     if named is None:
         rows = run(_all(place, None if everywhere else place.namespace))
-        if form.structured:
-            output.structured([dict(zip(ALL_HEADERS, row, strict=True)) for row in rows], form)
-        else:
-            output.table([header.upper() for header in ALL_HEADERS], rows)
+        table = [dict(zip(ALL_HEADERS, row, strict=True)) for row in rows]
+        output.listing(table, [header.upper() for header in ALL_HEADERS], rows, form)
         return
     document, pods, expires = run(_read(place, named))
     facts, members = told(document, pods, expires)
@@ -62,7 +60,7 @@ async def _all(place: Place, namespace: str | None) -> list[tuple[str, ...]]:
             for pod in (await client.list_all(PODS, PLATFORM_NAMESPACE)).items:
                 told = ("True", "") if _is_ready(pod) else ("False", "its start")
                 rows.append((f"pod/{pod['metadata']['name']}", told[0], *[""] * 4, told[1]))
-        for resource in dict.fromkeys(KINDS.values()):
+        for resource in RESOURCES:
             found = await client.list_all(resource, namespace)
             rows += [_line(document, namespaced=namespace is None) for document in found.items]
     return rows
@@ -104,7 +102,7 @@ async def _find(client: kube.KubeClient, named: str, namespace: str) -> tuple[ku
             raise UserError(f"a {resource.kind} has no pods: `pavane describe {named}` shows it", ExitCode.USAGE)
         return resource, name, await client.get(resource, name, namespace)
     found = []
-    for resource in filter(has_pods, dict.fromkeys(KINDS.values())):
+    for resource in filter(has_pods, RESOURCES):
         try:
             found.append((resource, named, await client.get(resource, named, namespace)))
         except kube.NotFound:

@@ -12,7 +12,7 @@ import typer
 from pavane.swim.config import id_of_name
 from pavane.swim.control import ControlError, ask, running, socket_of
 from pavane.swim.wire.values import U32_MAX
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, as_user_error
 from pavane_cli.output import Format, Output, note, say, structured
 
 Name = Annotated[
@@ -89,13 +89,11 @@ def path_of(name: str | None, socket: Path | None) -> Path:
     """Return the control socket that the options mean; raises ``UserError``."""
     if socket is not None:
         return socket
-    try:
+    with as_user_error(ControlError):
         names = running()
         wanted = [name] if name is not None else names
         if len(wanted) == 1 and wanted[0] in names:
             return socket_of(wanted[0])
-    except ControlError as error:
-        raise UserError(str(error)) from error
     if not names:
         text = "none of your members runs here; start one with `pavane swim member`, or pass its --socket"
     else:
@@ -115,9 +113,8 @@ def ask_one(path: Path, request: dict[str, Any], timeout_s: float = TIMEOUT_S) -
 
 def _run(asking: Coroutine[Any, Any, T]) -> T:
     try:
-        return asyncio.run(asking)
-    except ControlError as error:
-        raise UserError(str(error)) from error
+        with as_user_error(ControlError):
+            return asyncio.run(asking)
     except TimeoutError:
         raise UserError(
             "the member did not get there in time; `pavane swim watch` shows why", ExitCode.TIME_OUT

@@ -18,7 +18,7 @@ from pavane.swim.member import SwimMember
 from pavane.swim.metrics import metrics
 from pavane.swim.wire.payload import META_BYTES_MAX
 from pavane.swim.wire.values import UNSPECIFIED, Address
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, as_user_error
 from pavane_cli.output import say
 
 _logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def member(
         profile=PROFILES[profile],
     )
     ops_at = None if ops is None else _address("--ops", ops)
-    try:
+    with as_user_error(SwimError, code=ExitCode.USAGE):
         config.validate()
         config = replace(config, seal=seal, accept_plaintext=accept_plaintext)  # valid with keys, which are read later
         control = socket if socket is not None else socket_of(name)
@@ -115,8 +115,6 @@ def member(
         )
         if meta is not None and len(meta.encode()) > META_BYTES_MAX:
             raise UserError(f"--meta has at most {META_BYTES_MAX} bytes", ExitCode.USAGE)
-    except SwimError as error:
-        raise UserError(str(error), ExitCode.USAGE) from error
 
     async def body(process: Process) -> None:
         if view is View.PARTIAL and capacity < CAPACITY_SOUND:

@@ -33,26 +33,23 @@ def members(
 ) -> None:
     """List the members of a group, as a pod of the SwimGroup or a member on this machine sees them."""
     if group is None:
-        _here(ask_one(path_of(name, socket), {"do": "members"}), form)
+        answer, show = ask_one(path_of(name, socket), {"do": "members"}), _here
     elif name is not None or socket is not None:
         raise UserError("give a SwimGroup, or --name or --socket of a member that runs here", ExitCode.USAGE)
     else:
         from pavane_cli.reach import plane_of  # noqa: PLC0415 - for a member here nothing of it is needed
-        from pavane_cli.target import run  # noqa: PLC0415 - for a member here nothing of it is needed
+        from pavane_cli.target import run_with  # noqa: PLC0415 - for a member here nothing of it is needed
 
-        plane = plane_of(namespace, context, kubeconfig, api, token)
-
-        async def asked() -> Any:
-            async with plane.rest() as rest:
-                return await rest.get(f"{plane.path_of('swim', group)}/members")
-
-        _there(run(asked()), form)
+        plane = plane_of(namespace=namespace, context=context, kubeconfig=kubeconfig, api=api, token=token)
+        path = f"{plane.path_of('swim', group)}/members"
+        answer, show = run_with(plane.rest(), lambda rest: rest.get(path)), _there
+    if form.structured:
+        structured(answer, form)
+    else:
+        show(answer, form)
 
 
 def _here(answer: dict[str, Any], form: Format) -> None:
-    if form.structured:
-        structured(answer, form)
-        return
     named = [{**each, "state": _camel(each["state"]), "stage": _camel(each["stage"])} for each in answer["members"]]
     rows = [(*_common(each), each["gen"], "*" if each["id"] == answer["id"] else "", _meta(each)) for each in named]
     _print(("ID", "ADDRESS", "STATE", "STAGE", "ROLLOUT", "INCARNATION", "SELF", "META"), rows, form)
@@ -61,9 +58,6 @@ def _here(answer: dict[str, Any], form: Format) -> None:
 
 
 def _there(answer: dict[str, Any], form: Format) -> None:
-    if form.structured:
-        structured(answer, form)
-        return
     rows = [(each["pod"] or "<foreign>", *_common(each), each["incarnation"], _meta(each)) for each in answer["items"]]
     if form is Format.NAME:
         rows = [(each["pod"] or each["id"],) for each in answer["items"]]

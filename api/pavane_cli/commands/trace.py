@@ -8,16 +8,17 @@ from rich.console import Console
 from rich.text import Text
 
 from pavane_cli import output
-from pavane_cli.options import Api, Context, Kubeconfig, Token
 from pavane_cli.output import Format, Output
-from pavane_cli.plane import control_plane
-from pavane_cli.target import Where, run
+from pavane_cli.reach import ControlPlane, from_plane
+from pavane_cli.target import run_with
 
 BAR_COLUMNS = 32
 NAME_COLUMNS_MAX = 60
 
 
+@from_plane
 def list_(
+    plane: ControlPlane,
     limit: Annotated[int, typer.Option(min=1, max=200, help="At most this many, newest first.")] = 20,
     name: Annotated[str, typer.Option(help="Part of the root span's name.")] = "",
     service: Annotated[str, typer.Option(help="Program of the root span.")] = "",
@@ -27,61 +28,41 @@ def list_(
         str | None, typer.Option("--namespace", "-n", help="Only of this one, for who may not see all.")
     ] = None,
     form: Output = Format.TABLE,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
 ) -> None:
     """List the newest traces."""
-
-    async def read() -> Any:
-        async with control_plane(Where(kubeconfig, context), api, token) as rest:
-            filters: dict[str, Any] = {"name": name, "service": service, "errors_only": errors, "parts": parts}
-            if namespace is not None:
-                filters["namespace"] = namespace
-            return await rest.get("/traces", limit=limit, **filters)
-
-    items = run(read())["items"]
-    if form.structured:
-        output.structured(items, form)
-    elif form is Format.NAME:
+    filters: dict[str, Any] = {"name": name, "service": service, "errors_only": errors, "parts": parts}
+    if namespace is not None:
+        filters["namespace"] = namespace
+    items = run_with(plane.rest(), lambda rest: rest.get("/traces", limit=limit, **filters))["items"]
+    if form is Format.NAME:
         for item in items:
             output.say(item["trace_id"])
-    elif not items:
-        output.note("No trace matches." if name or service or errors else "No trace has arrived yet.")
-    else:
-        output.table(
-            ("TIME", "TRACE", "SERVICE", "SPANS", "ERRORS", "DURATION", "NAME"),
-            [
-                (
-                    f"{datetime.fromtimestamp(item['start_ns'] / 1e9).astimezone():%H:%M:%S}",
-                    item["trace_id"],
-                    item["service"],
-                    item["spans"],
-                    item["errors"],
-                    duration(item["duration_ns"]),
-                    item["name"],
-                )
-                for item in items
-            ],
+        return
+    rows = [
+        (
+            f"{datetime.fromtimestamp(item['start_ns'] / 1e9).astimezone():%H:%M:%S}",
+            item["trace_id"],
+            item["service"],
+            item["spans"],
+            item["errors"],
+            duration(item["duration_ns"]),
+            item["name"],
         )
+        for item in items
+    ]
+    headers = ("TIME", "TRACE", "SERVICE", "SPANS", "ERRORS", "DURATION", "NAME")
+    none = "No trace matches." if name or service or errors else "No trace has arrived yet."
+    output.listing(items, headers, rows, form, none)
 
 
+@from_plane
 def show(
+    plane: ControlPlane,
     trace_id: Annotated[str, typer.Argument(metavar="TRACE", help="32 hexadecimal digits, from `pavane trace list`.")],
     form: Output = Format.TABLE,
-    context: Context = None,
-    kubeconfig: Kubeconfig = None,
-    api: Api = None,
-    token: Token = None,
 ) -> None:
     """Show a trace as a waterfall, with the spans that links connect to it."""
-
-    async def read() -> Any:
-        async with control_plane(Where(kubeconfig, context), api, token) as rest:
-            return await rest.get(f"/traces/{trace_id}")
-
-    found = run(read())
+    found = run_with(plane.rest(), lambda rest: rest.get(f"/traces/{trace_id}"))
     if form.structured:
         output.structured(found, form)
         return

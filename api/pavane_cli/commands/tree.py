@@ -7,7 +7,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from pavane_cli.gathering import One, about_pods
-from pavane_cli.live import stage_of
+from pavane_cli.live import stage_of, state_of
 from pavane_cli.target import cluster, run
 from pavane_operator import kube
 from pavane_operator.kube.resources import PODS
@@ -34,8 +34,7 @@ async def _read(one: One) -> tuple[kube.Object, tuple[kube.Object, ...]]:
 def picture(document: dict[str, Any], pods: tuple[dict[str, Any], ...]) -> Tree:
     """Return the tree of a resource and its pods."""
     status = document.get("status") or {}
-    state = (status.get("rollout") or {}).get("state", "Idle")
-    root = Tree(Text(f"{document['kind']} {document['metadata']['name']}  {state}", style="bold"))
+    root = Tree(Text(f"{document['kind']} {document['metadata']['name']}  {state_of(document)}", style="bold"))
     blockers = {item.get("pod"): item for item in (status.get("rollout") or {}).get("blockers") or ()}
     for generation in status.get("generations") or ():
         branch = root.add(_generation_line(status, generation))

@@ -133,13 +133,11 @@ def partitions(reach: WaltzReach, form: Output = Format.TABLE) -> None:
     """Show the writer and the last transaction of each partition."""
 
     found = run(_partitions(reach))
-    if form.structured:
-        output.structured(LogPartitions(items=found).model_dump(mode="json", by_alias=True), form)
-        return
+    document = LogPartitions(items=found).model_dump(mode="json", by_alias=True)
     rows = [
         (each.partition, each.server or "none", each.generation, each.stage, each.high_water_mark) for each in found
     ]
-    output.table(("PARTITION", "SERVER", "GENERATION", "STAGE", "HWM"), rows)
+    output.listing(document, ("PARTITION", "SERVER", "GENERATION", "STAGE", "HWM"), rows, form)
 
 
 @reaching

@@ -14,7 +14,7 @@ from pavane.waltz.client.tools import validate as validate_log
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
-from pavane_cli.target import run
+from pavane_cli.target import run, run_with
 from pavane_cli.waltz_reach import WaltzReach, explained, reaching
 
 CLIENTS_MAX = 1000
@@ -34,23 +34,19 @@ def validate(
     transactions stay in the log.
     """
 
-    async def check() -> None:
-        async with reach.log() as log:
-            found = await validate_log(log, reach.partition, clients, count)
-        if form.structured:
-            values = {name: getattr(found, name) for name in ("partition", "first", "appended", "conflicts", "unknown")}
-            output.structured({**values, "seconds": round(found.seconds, 3), "faults": found.faults}, form)
-        else:
-            output.say(
-                f"partition {found.partition}: {found.appended} appended from transaction {found.first} on, "
-                f"{found.conflicts} conflicts, {found.unknown} with unknown outcome, in {found.seconds:.1f} s"
-            )
-        if found.faults:
-            raise UserError("\n  ".join(["the log is not in order:", *found.faults]))
-        if not form.structured:
-            output.say("every transaction holds its own number: nothing lost, doubled or out of order")
-
-    run(check())
+    found = run_with(reach.log(), lambda log: validate_log(log, reach.partition, clients, count))
+    if form.structured:
+        values = {name: getattr(found, name) for name in ("partition", "first", "appended", "conflicts", "unknown")}
+        output.structured({**values, "seconds": round(found.seconds, 3), "faults": found.faults}, form)
+    else:
+        output.say(
+            f"partition {found.partition}: {found.appended} appended from transaction {found.first} on, "
+            f"{found.conflicts} conflicts, {found.unknown} with unknown outcome, in {found.seconds:.1f} s"
+        )
+    if found.faults:
+        raise UserError("\n  ".join(["the log is not in order:", *found.faults]))
+    if not form.structured:
+        output.say("every transaction holds its own number: nothing lost, doubled or out of order")
 
 
 @reaching
@@ -63,26 +59,22 @@ def bench(
 ) -> None:
     """Measure appends to a partition by one client, without locks. The transactions stay in the log."""
 
-    async def go() -> None:
-        async with reach.log() as log:
-            found = await measure(log, [reach.partition], bytes(size), count, under_way)
-        values = {
-            "appends": found.appends,
-            "bytes": size,
-            "underWay": under_way,
-            "perSecond": round(found.per_second),
-            "p50Ms": round(found.p50_ms, 2),
-            "p99Ms": round(found.p99_ms, 2),
-        }
-        if form.structured:
-            output.structured(values, form)
-        else:
-            output.say(
-                f"{found.appends} appends of {size} bytes, {under_way} under way: {found.per_second:,.0f} a second; "
-                f"each took {found.p50_ms:.2f} ms (median), {found.p99_ms:.2f} ms (99 %)"
-            )
-
-    run(go())
+    found = run_with(reach.log(), lambda log: measure(log, [reach.partition], bytes(size), count, under_way))
+    values = {
+        "appends": found.appends,
+        "bytes": size,
+        "underWay": under_way,
+        "perSecond": round(found.per_second),
+        "p50Ms": round(found.p50_ms, 2),
+        "p99Ms": round(found.p99_ms, 2),
+    }
+    if form.structured:
+        output.structured(values, form)
+    else:
+        output.say(
+            f"{found.appends} appends of {size} bytes, {under_way} under way: {found.per_second:,.0f} a second; "
+            f"each took {found.p50_ms:.2f} ms (median), {found.p99_ms:.2f} ms (99 %)"
+        )
 
 
 def recover(

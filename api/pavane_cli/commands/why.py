@@ -5,6 +5,7 @@ from typing import Any
 from pavane_cli import output
 from pavane_cli.commands.resources import condition
 from pavane_cli.gathering import One, about_one, read
+from pavane_cli.live import alike, state_of
 from pavane_cli.target import run
 
 ADVICE = {
@@ -86,23 +87,20 @@ def waits(document: dict[str, Any]) -> bool:
 
 def _waits(document: dict[str, Any], reference: str) -> list[str]:
     status = document.get("status") or {}
-    rollout = status.get("rollout") or {}
     sentences = []
     for name in ("InUse", "Stalled", "Ready", "UpToDate", "TemplateDrift", *OWN):
         found = condition(document, name)
         if name in OWN and name not in _lacking(document):
             continue
-        if found is None or _is_fine(found) or (name == "UpToDate" and _state(document) != "Idle"):
+        if found is None or _is_fine(found) or (name == "UpToDate" and state_of(document) != "Idle"):
             continue
         if name == "UpToDate" and found["reason"] == (condition(document, "Stalled") or {}).get("reason"):
             continue  # told already
         text = f"{name} is {found['status']} since {output.age(found['lastTransitionTime'])}: {found['reason']}"
         sentences.append(f"{text} – {found['message']}" if found.get("message") else f"{text}.")
-        sentences.append(_advice(found["reason"], reference, after=_state(document) == "Idle"))
-    alike: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for blocker in rollout.get("blockers") or ():
-        alike.setdefault((blocker["reason"], blocker.get("message", "")), []).append(blocker)
-    for (reason, message), found_in in alike.items():
+        sentences.append(_advice(found["reason"], reference, after=state_of(document) == "Idle"))
+    for found_in in alike((status.get("rollout") or {}).get("blockers") or ()):
+        reason, message = found_in[0]["reason"], found_in[0].get("message", "")
         pods = ", ".join(blocker["pod"] for blocker in found_in if blocker.get("pod"))
         since = min(blocker["since"] for blocker in found_in)
         text = f"For {output.age(since)} it waits for {pods}{': ' if pods else ''}{reason}"
@@ -118,12 +116,8 @@ def _waits(document: dict[str, Any], reference: str) -> list[str]:
     return sentences
 
 
-def _state(document: dict[str, Any]) -> str:
-    return str(((document.get("status") or {}).get("rollout") or {}).get("state", "Idle"))
-
-
 def _state_sentence(document: dict[str, Any], reference: str) -> str:
-    state = _state(document)
+    state = state_of(document)
     status = document.get("status") or {}
     if document["metadata"].get("deletionTimestamp"):
         return f"{reference} is being deleted."
