@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol, Self, TypeAlias, TypeVar
 from pavane.raft.errors import DropReason
 from pavane.raft.wire import pv, pv_update, requests
 from pavane.raft.wire.frames import CLIENT_ID_BYTES, FRAMES_MAX, MESSAGE_ID_BYTES, REQID_BYTES, Frame, Frames
+from pavane.raft.wire.rows import HEAD_FRAMES
 from pavane.wire import RemoteProtocolError
 
 PeerRequest: TypeAlias = (
@@ -39,8 +40,6 @@ ClientRequest: TypeAlias = (
     | pv.PvTransfer
 )
 Request: TypeAlias = PeerRequest | ClientRequest
-
-HEAD_FRAMES = 3  # id, type, ident
 
 
 @dataclass(frozen=True, slots=True)

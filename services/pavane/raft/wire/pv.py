@@ -23,6 +23,8 @@ from pavane.raft.wire.frames import (
 )
 from pavane.raft.wire.msgpack import Value, decode, encode_pv
 from pavane.raft.wire.replies import decode_leader
+from pavane.raft.wire.requests import SnapshotChunk
+from pavane.raft.wire.rows import BOOL, BYTES, TEXT, UINT, UINT_OR_NONE, Field, ReplyRow, RequestRow, as_it_is
 
 PREFIX = b"pv."
 HELLO = b"pv.hello"
@@ -49,23 +51,42 @@ FEATURE_HOST_NAMES = 32
 FEATURE_UPDATE = 64
 
 
+def _decode_nonce(frame: Frame) -> bytes:
+    if len(frame) != NONCE_BYTES:
+        malformed(DropReason.SIZE)
+    return bytes(frame)
+
+
+def _decode_map(frame: Frame) -> dict[str, Value]:
+    value = decode(frame)
+    if not isinstance(value, dict):
+        malformed(DropReason.JSON)
+    return value
+
+
+def _decode_list(frame: Frame) -> list[Value]:
+    value = decode(frame)
+    if not isinstance(value, list):
+        malformed(DropReason.JSON)
+    return value
+
+
+NONCE = Field(as_it_is, _decode_nonce)
+MAP = Field(encode_pv, _decode_map)
+LIST = Field(encode_pv, _decode_list)
+
+
 @dataclass(frozen=True, slots=True)
-class PvHello:
+class PvHello(RequestRow):
     """``pv.hello``: what are you? Clients leave ``peer`` empty and ``term`` 0; ``info`` is ``{v, feat}``."""
+
+    TYPE = HELLO
+    FIELDS = (TEXT, UINT, NONCE, MAP)
 
     peer: str
     term: int
     nonce: bytes
     info: dict[str, Value]
-
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (HELLO, ident, self.peer.encode(), encode_uint(self.term), self.nonce, encode_pv(self.info))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read fields from frame 4 on."""
-        return cls(decode_string(frames[3]), decode_uint(frames[4]), _decode_nonce(frames[5]), _decode_map(frames[6]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +114,11 @@ class PvHelloReply:
 
 
 @dataclass(frozen=True, slots=True)
-class PvVote:
+class PvVote(RequestRow):
     """``pv.vote``: asks for a vote in ``term``; ``phase`` 0 pre-vote, 1 vote, 2 vote by transfer."""
+
+    TYPE = VOTE
+    FIELDS = (TEXT, UINT, UINT, UINT, UINT)
 
     candidate: str
     term: int
@@ -102,45 +126,20 @@ class PvVote:
     last_term: int
     phase: int
 
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (
-            VOTE,
-            ident,
-            self.candidate.encode(),
-            encode_uint(self.term),
-            encode_uint(self.last_index),
-            encode_uint(self.last_term),
-            encode_uint(self.phase),
-        )
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read fields from frame 4 on."""
-        return cls(decode_string(frames[3]), *map(decode_uint, frames[4:8]))
-
 
 @dataclass(frozen=True, slots=True)
-class PvVoteReply:
+class PvVoteReply(ReplyRow):
     """Answer to ``pv.vote``.
 
     ``reason``: 0 granted, 1 stale term, 2 log behind, 3 voted for another, 4 sticky, 5 not a voter, 6 recovering.
     """
 
-    REQUIRED: ClassVar[int] = 3
+    REQUIRED = 3
+    FIELDS = (UINT, BOOL, UINT)
 
     term: int
     granted: bool
     reason: int
-
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (encode_uint(self.term), encode_bool(self.granted), encode_uint(self.reason))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id."""
-        return cls(decode_uint(frames[0]), decode_bool(frames[1]), decode_uint(frames[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,96 +203,42 @@ class PvAppendReply:
 
 
 @dataclass(frozen=True, slots=True)
-class PvSnapshot:
+class PvSnapshot(SnapshotChunk):
     """``pv.snapshot``: one chunk of the leader's snapshot file."""
 
-    leader: str
-    term: int
-    last_index: int
-    last_term: int
-    offset: int
-    total: int
-    chunk: Frame
-
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (
-            SNAPSHOT,
-            ident,
-            self.leader.encode(),
-            encode_uint(self.term),
-            encode_uint(self.last_index),
-            encode_uint(self.last_term),
-            encode_uint(self.offset),
-            encode_uint(self.total),
-            self.chunk,
-        )
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read fields from frame 4 on; ``size`` for a chunk that ends beyond ``total``."""
-        message = cls(
-            decode_string(frames[3]),
-            decode_uint(frames[4]),
-            decode_uint(frames[5]),
-            decode_uint(frames[6]),
-            decode_uint(frames[7]),
-            decode_uint(frames[8]),
-            frames[9],
-        )
-        if message.offset + len(message.chunk) > message.total:
-            malformed(DropReason.SIZE)
-        return message
+    TYPE = SNAPSHOT
 
 
 @dataclass(frozen=True, slots=True)
-class PvNow:
+class PvNow(RequestRow):
     """``pv.now``: the leader tells the receiver to stand for election at once (6.7)."""
+
+    TYPE = NOW
+    FIELDS = (TEXT, UINT, UINT, UINT)
 
     leader: str
     term: int
     last_index: int
     commit_index: int
 
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (
-            NOW,
-            ident,
-            self.leader.encode(),
-            encode_uint(self.term),
-            encode_uint(self.last_index),
-            encode_uint(self.commit_index),
-        )
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read fields from frame 4 on."""
-        return cls(decode_string(frames[3]), *map(decode_uint, frames[4:7]))
-
 
 @dataclass(frozen=True, slots=True)
-class PvNowReply:
+class PvNowReply(ReplyRow):
     """Answer to ``pv.now``."""
 
-    REQUIRED: ClassVar[int] = 2
+    REQUIRED = 2
+    FIELDS = (UINT, BOOL)
 
     term: int
     accepted: bool
 
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (encode_uint(self.term), encode_bool(self.accepted))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id."""
-        return cls(decode_uint(frames[0]), decode_bool(frames[1]))
-
 
 @dataclass(frozen=True, slots=True)
-class PvFollow:
+class PvFollow(RequestRow):
     """``pv.follow``: a learner asks for the committed log behind ``previous_index``, or acknowledges it (8.3)."""
+
+    TYPE = FOLLOW
+    FIELDS = (TEXT, UINT, UINT, UINT, UINT_OR_NONE)
 
     peer: str
     term: int
@@ -301,50 +246,25 @@ class PvFollow:
     previous_term: int
     snapshot_offset: int | None = None
 
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        frames: tuple[Frame, ...] = (
-            FOLLOW,
-            ident,
-            self.peer.encode(),
-            encode_uint(self.term),
-            encode_uint(self.previous_index),
-            encode_uint(self.previous_term),
-        )
-        return frames if self.snapshot_offset is None else (*frames, encode_uint(self.snapshot_offset))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read fields from frame 4 on; the offset may be missing."""
-        return cls(decode_string(frames[3]), *map(decode_uint, frames[4:8]))
-
 
 FOLLOW_NOT_LEADER, FOLLOW_ENTRIES, FOLLOW_CHUNK = 0, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class PvFollowReply:
+class PvFollowReply(ReplyRow):
     """One message of a learner's stream.
 
     ``kind`` 0 not the leader, 2 entries, 3 chunk of the snapshot file, 20 FORK; ``items`` is
     ``[commit, term, first index]``, for kind 0 with the leader's id first, for kind 3 with ``offset, total`` appended.
     """
 
-    REQUIRED: ClassVar[int] = 4
+    REQUIRED = 4
+    FIELDS = (UINT, LIST, UINT, BYTES)
 
     kind: int
     items: list[Value]
     index: int
     data: Frame
-
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (encode_uint(self.kind), encode_pv(self.items), encode_uint(self.index), self.data)
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id."""
-        return cls(decode_uint(frames[0]), _decode_list(frames[1]), decode_uint(frames[2]), frames[3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,91 +313,62 @@ class PvWatch:
     def decode(cls, frames: Frames) -> "PvWatch | PvWatchAcknowledge":
         """Read a query, or, if there are two frames, the acknowledgement of a message."""
         if len(frames) > 4:
-            return PvWatchAcknowledge(decode_uint(frames[3]), decode_bool(frames[4]))
+            return PvWatchAcknowledge.decode(frames)
         return cls(_decode_map(frames[3]))
 
 
 @dataclass(frozen=True, slots=True)
-class PvWatchAcknowledge:
+class PvWatchAcknowledge(RequestRow):
     """``pv.watch`` with two frames: everything up to ``revision`` has arrived; ``proceed`` false cancels (12.6)."""
+
+    TYPE = WATCH
+    FIELDS = (UINT, BOOL)
 
     revision: int
     proceed: bool
 
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (WATCH, ident, encode_uint(self.revision), encode_bool(self.proceed))
-
 
 @dataclass(frozen=True, slots=True)
-class PvWatchReply:
+class PvWatchReply(ReplyRow):
     """One message of a watch: the events of ``revision``, behind the message of ``previous`` (0: it is the first).
 
     Behind a part of the same revision ``previous`` is that revision and the number of its events before.
     """
 
-    REQUIRED: ClassVar[int] = 4
+    REQUIRED = 4
+    FIELDS = (UINT, UINT, LIST, UINT)
 
     code: int
     revision: int
     events: list[Value]
     previous: int = 0
 
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (encode_uint(self.code), encode_uint(self.revision), encode_pv(self.events), encode_uint(self.previous))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id."""
-        return cls(decode_uint(frames[0]), decode_uint(frames[1]), _decode_list(frames[2]), decode_uint(frames[3]))
-
 
 @dataclass(frozen=True, slots=True)
-class PvLease:
+class PvLease(RequestRow):
     """``pv.lease``: keep these leases alive."""
+
+    TYPE = LEASE
+    FIELDS = (LIST,)
 
     leases: list[Value]
 
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (LEASE, ident, encode_pv(self.leases))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the lease ids."""
-        return cls(_decode_list(frames[3]))
-
 
 @dataclass(frozen=True, slots=True)
-class PvStatus:
+class PvStatus(RequestRow):
     """``pv.status``: everything that a peer knows about itself."""
 
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (STATUS, ident)
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read nothing: extra frames are ignored."""
-        del frames
-        return cls()
+    TYPE = STATUS
 
 
 @dataclass(frozen=True, slots=True)
-class PvTransfer:
+class PvTransfer(RequestRow):
     """``pv.transfer``: hand leadership to ``target``, ``None`` for the best (6.7)."""
 
+    TYPE = TRANSFER
+    FIELDS = (Field(encode_pv, decode_leader),)
+
     target: str | None = None
-
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (TRANSFER, ident, encode_pv(self.target))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the target."""
-        return cls(decode_leader(frames[3]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,23 +388,3 @@ class PvReply:
     def decode(cls, frames: Frames) -> Self:
         """Read the frames behind the id; a missing value is nil."""
         return cls(decode_uint(frames[0]), decode(frames[1]) if len(frames) > 1 else None)
-
-
-def _decode_nonce(frame: Frame) -> bytes:
-    if len(frame) != NONCE_BYTES:
-        malformed(DropReason.SIZE)
-    return bytes(frame)
-
-
-def _decode_map(frame: Frame) -> dict[str, Value]:
-    value = decode(frame)
-    if not isinstance(value, dict):
-        malformed(DropReason.JSON)
-    return value
-
-
-def _decode_list(frame: Frame) -> list[Value]:
-    value = decode(frame)
-    if not isinstance(value, list):
-        malformed(DropReason.JSON)
-    return value

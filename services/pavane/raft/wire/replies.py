@@ -16,102 +16,90 @@ from pavane.raft.wire.frames import (
     Frame,
     Frames,
     decode_bool,
-    decode_string,
     decode_uint,
     encode_bool,
     encode_uint,
     malformed,
 )
 from pavane.raft.wire.msgpack import Value, decode, encode_js
+from pavane.raft.wire.rows import BOOL, TEXT_OR_NONE, UINT, UINT_OR_NONE, Field, ReplyRow
 
 LEADERS_MAX = 64  # frames that name a leader and are known; every answer to a batch of updates holds one of a few
 
 
+@lru_cache(LEADERS_MAX)
+def decode_leader(frame: Frame) -> str | None:
+    """Decode a json leader id or nil; anything else: ``json``."""
+    value = decode(frame)
+    if value is not None and not isinstance(value, str):
+        malformed(DropReason.JSON)
+    return value
+
+
+def _decode_peers(frame: Frame) -> PeerList:
+    return parse_peers(decode(frame))
+
+
+def _encode_peers(peers: PeerList) -> bytes:
+    return encode_js(peers_value(peers))
+
+
+LEADER = Field(encode_js, decode_leader)
+PEERS = Field(_encode_peers, _decode_peers)
+
+
 @dataclass(frozen=True, slots=True)
-class RequestVoteReply:
+class RequestVoteReply(ReplyRow):
     """Answer to ``?``: the voter's term, and whether it grants the vote."""
 
-    REQUIRED: ClassVar[int] = 2
+    REQUIRED = 2
+    FIELDS = (UINT, BOOL)
 
     term: int
     granted: bool
 
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (encode_uint(self.term), encode_bool(self.granted))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id."""
-        return cls(decode_uint(frames[0]), decode_bool(frames[1]))
-
 
 @dataclass(frozen=True, slots=True)
-class AppendEntriesReply:
+class AppendEntriesReply(ReplyRow):
     """Answer to ``+``; ``conflict_index`` is the follower's last index + 1 if its log is too short (1.2 D1)."""
 
-    REQUIRED: ClassVar[int] = 2
+    REQUIRED = 2
+    FIELDS = (UINT, BOOL, UINT_OR_NONE)
 
     term: int
     success: bool
     conflict_index: int | None = None
 
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        frames = (encode_uint(self.term), encode_bool(self.success))
-        return frames if self.conflict_index is None else (*frames, encode_uint(self.conflict_index))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id; frames behind the conflict index are ignored."""
-        return cls(decode_uint(frames[0]), decode_bool(frames[1]), decode_uint(frames[2]) if len(frames) > 2 else None)
-
 
 @dataclass(frozen=True, slots=True)
-class InstallSnapshotReply:
+class InstallSnapshotReply(ReplyRow):
     """Answer to ``$``; ``wanted_offset`` is where the receiver has a gap."""
 
-    REQUIRED: ClassVar[int] = 1
+    REQUIRED = 1
+    FIELDS = (UINT, UINT_OR_NONE)
 
     term: int
     wanted_offset: int | None = None
 
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        frames = (encode_uint(self.term),)
-        return frames if self.wanted_offset is None else (*frames, encode_uint(self.wanted_offset))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id."""
-        return cls(decode_uint(frames[0]), decode_uint(frames[1]) if len(frames) > 1 else None)
-
 
 @dataclass(frozen=True, slots=True)
-class RequestConfigReply:
+class RequestConfigReply(ReplyRow):
     """Answer to ``^``; in a transition ``peers`` is the union, old members first."""
 
-    REQUIRED: ClassVar[int] = 3
+    REQUIRED = 3
+    FIELDS = (BOOL, LEADER, PEERS)
 
     is_leader: bool
     leader: str | None
     peers: PeerList
 
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (encode_bool(self.is_leader), encode_js(self.leader), encode_js(peers_value(self.peers)))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id."""
-        return cls(decode_bool(frames[0]), decode_leader(frames[1]), parse_peers(decode(frames[2])))
-
 
 @dataclass(frozen=True, slots=True)
-class RequestLogInfoReply:
+class RequestLogInfoReply(ReplyRow):
     """Answer to ``%``: an empty log has ``first_index`` 1 and ``last_index`` 0."""
 
-    REQUIRED: ClassVar[int] = 9
+    REQUIRED = 9
+    FIELDS = (BOOL, LEADER, UINT, UINT, UINT, UINT, UINT, UINT, UINT)
 
     is_leader: bool
     leader: str | None
@@ -122,25 +110,6 @@ class RequestLogInfoReply:
     last_index: int
     snapshot_bytes: int
     prune_index: int
-
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (
-            encode_bool(self.is_leader),
-            encode_js(self.leader),
-            encode_uint(self.term),
-            encode_uint(self.first_index),
-            encode_uint(self.applied_index),
-            encode_uint(self.commit_index),
-            encode_uint(self.last_index),
-            encode_uint(self.snapshot_bytes),
-            encode_uint(self.prune_index),
-        )
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id."""
-        return cls(decode_bool(frames[0]), decode_leader(frames[1]), *map(decode_uint, frames[2:9]))
 
 
 class UpdateStatus(IntEnum):
@@ -290,30 +259,13 @@ class RequestEntriesReply:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestBroadcastUrlReply:
+class RequestBroadcastUrlReply(ReplyRow):
     """Answer to ``*``: ``None`` if the peer publishes nothing."""
 
-    REQUIRED: ClassVar[int] = 0
+    REQUIRED = 0
+    FIELDS = (TEXT_OR_NONE,)
 
     url: str | None = None
-
-    def encode(self) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return () if self.url is None else (self.url.encode(),)
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the frames behind the id."""
-        return cls(decode_string(frames[0]) if frames else None)
-
-
-@lru_cache(LEADERS_MAX)
-def decode_leader(frame: Frame) -> str | None:
-    """Decode a json leader id or nil; anything else: ``json``."""
-    value = decode(frame)
-    if value is not None and not isinstance(value, str):
-        malformed(DropReason.JSON)
-    return value
 
 
 def decode_index(frame: Frame) -> int:

@@ -23,6 +23,7 @@ from pavane.raft.wire.frames import (
     malformed,
 )
 from pavane.raft.wire.msgpack import Value, decode, encode_js
+from pavane.raft.wire.rows import BYTES, HEAD_FRAMES, TEXT, UINT, RequestRow
 from pavane.wire import LocalProtocolError, RemoteProtocolError
 
 VOTE = b"?"
@@ -37,29 +38,16 @@ BROADCAST_URL = b"*"
 
 
 @dataclass(frozen=True, slots=True)
-class RequestVote:
+class RequestVote(RequestRow):
     """``?``: a candidate asks for a vote in ``term``; its log ends with ``last_index`` of ``last_term``."""
+
+    TYPE = VOTE
+    FIELDS = (TEXT, UINT, UINT, UINT)
 
     candidate: str
     term: int
     last_index: int
     last_term: int
-
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (
-            VOTE,
-            ident,
-            self.candidate.encode(),
-            encode_uint(self.term),
-            encode_uint(self.last_index),
-            encode_uint(self.last_term),
-        )
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read fields from frame 4 on."""
-        return cls(decode_string(frames[3]), decode_uint(frames[4]), decode_uint(frames[5]), decode_uint(frames[6]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +88,10 @@ class AppendEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class InstallSnapshot:
-    """``$``: one chunk, at ``offset`` of ``total`` bytes, of the leader's snapshot up to ``last_index``."""
+class SnapshotChunk(RequestRow):
+    """One chunk, at ``offset`` of ``total`` bytes, of the leader's snapshot up to ``last_index``."""
+
+    FIELDS = (TEXT, UINT, UINT, UINT, UINT, UINT, BYTES)
 
     leader: str
     term: int
@@ -111,35 +101,20 @@ class InstallSnapshot:
     total: int
     chunk: Frame
 
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (
-            SNAPSHOT,
-            ident,
-            self.leader.encode(),
-            encode_uint(self.term),
-            encode_uint(self.last_index),
-            encode_uint(self.last_term),
-            encode_uint(self.offset),
-            encode_uint(self.total),
-            self.chunk,
-        )
-
     @classmethod
     def decode(cls, frames: Frames) -> Self:
         """Read fields from frame 4 on; ``size`` for a chunk that ends beyond ``total``."""
-        message = cls(
-            decode_string(frames[3]),
-            decode_uint(frames[4]),
-            decode_uint(frames[5]),
-            decode_uint(frames[6]),
-            decode_uint(frames[7]),
-            decode_uint(frames[8]),
-            frames[9],
-        )
+        message = cls._decoded(frames[HEAD_FRAMES:])
         if message.offset + len(message.chunk) > message.total:
             malformed(DropReason.SIZE)
         return message
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot(SnapshotChunk):
+    """``$``: one chunk of the leader's snapshot, as the original sends it."""
+
+    TYPE = SNAPSHOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,35 +126,38 @@ class PeerPoll:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestConfig:
-    """``^``: who leads, and who are the members? ``poll`` is set if a peer asks."""
-
+class _Question(RequestRow):
     poll: PeerPoll | None = None
 
     def encode(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
-        return (CONFIG, ident, *_encode_poll(self.poll))
+        poll = () if self.poll is None else (self.poll.peer.encode(), encode_uint(self.poll.term))
+        return (self.TYPE, ident, *poll)
 
     @classmethod
     def decode(cls, frames: Frames) -> Self:
         """Read the poller, if there is one."""
-        return cls(_decode_poll(frames))
+        # Surplus frames of a client are ignored (3.2), so two that are no peer and term mean that no peer asks.
+        if len(frames) < 5:
+            return cls(None)
+        try:
+            return cls(PeerPoll(decode_string(frames[3]), decode_uint(frames[4])))
+        except RemoteProtocolError:
+            return cls(None)
 
 
 @dataclass(frozen=True, slots=True)
-class RequestLogInfo:
+class RequestConfig(_Question):
+    """``^``: who leads, and who are the members? ``poll`` is set if a peer asks."""
+
+    TYPE = CONFIG
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLogInfo(_Question):
     """``%``: the indices of the peer's log. ``poll`` is set if a peer asks."""
 
-    poll: PeerPoll | None = None
-
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (LOG_INFO, ident, *_encode_poll(self.poll))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the poller, if there is one."""
-        return cls(_decode_poll(frames))
+    TYPE = LOG_INFO
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,18 +232,10 @@ class RequestEntries:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestBroadcastUrl:
+class RequestBroadcastUrl(RequestRow):
     """``*``: where does the cluster publish applied entries?"""
 
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (BROADCAST_URL, ident)
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read nothing: extra frames are ignored."""
-        del frames
-        return cls()
+    TYPE = BROADCAST_URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,17 +271,3 @@ class StateBroadcast:
     def decode(cls, frames: Frames) -> Self:
         """Read fields from frame 2 on; call through ``decode_broadcast``."""
         return cls(decode_uint(frames[1]), decode_uint(frames[2]), tuple(check_entry(entry) for entry in frames[3:]))
-
-
-def _encode_poll(poll: PeerPoll | None) -> tuple[Frame, ...]:
-    return () if poll is None else (poll.peer.encode(), encode_uint(poll.term))
-
-
-def _decode_poll(frames: Frames) -> PeerPoll | None:
-    # Surplus frames of a client are ignored (3.2), so two that are no peer and term mean that no peer asks.
-    if len(frames) < 5:
-        return None
-    try:
-        return PeerPoll(decode_string(frames[3]), decode_uint(frames[4]))
-    except RemoteProtocolError:
-        return None
