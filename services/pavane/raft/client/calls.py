@@ -35,6 +35,7 @@ from pavane.raft.wire import (
     PvReply,
     PvStatus,
     PvTransfer,
+    Request,
     RequestBroadcastUrl,
     RequestBroadcastUrlReply,
     RequestConfig,
@@ -106,6 +107,8 @@ class Call(ABC, Generic[Result]):
 
     streaming: ClassVar[bool] = False
     silence_s: ClassVar[float] = 0.0
+    request: Request  # what it sends, the same each time, unless it makes its own ``frames``
+    names_id = False  # whether the caller needs the id to repeat it, if nobody has answered
     once = False  # whether it may be sent one time only
     repeats = False  # whether the caller gave the id, which an earlier call may have sent
     item: UpdateItem | None = None  # what it is in a pv.update, if it can be in one
@@ -131,9 +134,9 @@ class Call(ABC, Generic[Result]):
         """Whether the request may have reached a server before it was sent last."""
         return self.repeats or self.attempts > 1
 
-    @abstractmethod
     def frames(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames to send behind the id; called once per repetition."""
+        return self.request.encode(ident)
 
     @abstractmethod
     def judge(self, frames: Frames) -> Verdict[Result]:
@@ -141,11 +144,13 @@ class Call(ABC, Generic[Result]):
 
     def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
         """Return the error of a call that found no end in its time."""
-        return Unreachable(tried, elapsed_s)
+        return Unreachable(tried, elapsed_s, self.id if self.names_id else None)
 
 
 class UpdateCall(Call[int]):
     """``=``; the result is the index of the entry."""
+
+    names_id = True
 
     def __init__(self, reqid: bytes, data: Frame, timeout_s: float) -> None:
         super().__init__(reqid, timeout_s)
@@ -188,21 +193,15 @@ class UpdateCall(Call[int]):
             case UpdateStatus.EXPIRED:
                 return Failed(Expired(self.id, sent_before=self.sent_before))
 
-    def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
-        """Return the error, which names the id to repeat with."""
-        return Unreachable(tried, elapsed_s, self.id)
-
 
 class ChangeMembersCall(Call[int]):
     """``&``; the result is the index of Cold,new."""
 
+    names_id = True
+
     def __init__(self, reqid: bytes, peers: PeerList, timeout_s: float) -> None:
         super().__init__(reqid, timeout_s)
-        self._request = ConfigUpdate.of(peers)
-
-    def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the same bytes every time."""
-        return self._request.encode(ident)
+        self.request = ConfigUpdate.of(peers)
 
     def judge(self, frames: Frames) -> Verdict[int]:
         """Take a reply of 10.6."""
@@ -227,17 +226,11 @@ class ChangeMembersCall(Call[int]):
             case _:
                 return Failed(Expired(self.id, sent_before=self.sent_before))
 
-    def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
-        """Return the error, which names the id to repeat with."""
-        return Unreachable(tried, elapsed_s, self.id)
-
 
 class ConfigurationCall(Call[RequestConfigReply]):
     """``^``, asked of the leader."""
 
-    def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the request."""
-        return RequestConfig().encode(ident)
+    request = RequestConfig()
 
     def judge(self, frames: Frames) -> Verdict[RequestConfigReply]:
         """Take any well-formed answer: a peer gives it in every role."""
@@ -248,9 +241,7 @@ class ConfigurationCall(Call[RequestConfigReply]):
 class BroadcastUrlCall(Call[str | None]):
     """``*``, asked of the leader."""
 
-    def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the request."""
-        return RequestBroadcastUrl().encode(ident)
+    request = RequestBroadcastUrl()
 
     def judge(self, frames: Frames) -> Verdict[str | None]:
         """Take the url: a peer tells it in every role."""
@@ -261,9 +252,7 @@ class BroadcastUrlCall(Call[str | None]):
 class LogInfoCall(Call[RequestLogInfoReply]):
     """``%``."""
 
-    def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the request."""
-        return RequestLogInfo().encode(ident)
+    request = RequestLogInfo()
 
     def judge(self, frames: Frames) -> Verdict[RequestLogInfoReply]:
         """Take any well-formed answer from a peer that was named, else only the leader's."""
@@ -276,9 +265,7 @@ class LogInfoCall(Call[RequestLogInfoReply]):
 class StatusCall(Call[dict[str, Value]]):
     """``pv.status`` of one peer."""
 
-    def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the request."""
-        return PvStatus().encode(ident)
+    request = PvStatus()
 
     def judge(self, frames: Frames) -> Verdict[dict[str, Value]]:
         """Take the map."""
@@ -313,12 +300,8 @@ class DispatchCall(Call[tuple[Frame, ...]]):
         self, call_id: bytes, kind: bytes, arguments: tuple[Frame, ...], timeout_s: float, *, idempotent: bool
     ) -> None:
         super().__init__(call_id, timeout_s)
-        self._request = ClientDispatch(kind, arguments)
+        self.request = ClientDispatch(kind, arguments)
         self.once = not idempotent
-
-    def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the request."""
-        return self._request.encode(ident)
 
     def judge(self, frames: Frames) -> Verdict[tuple[Frame, ...]]:
         """Take whatever comes."""
@@ -331,10 +314,7 @@ class TransferCall(Call[str]):
     def __init__(self, call_id: bytes, target: str | None, timeout_s: float) -> None:
         super().__init__(call_id, timeout_s)
         self._target = target
-
-    def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the request."""
-        return PvTransfer(self._target).encode(ident)
+        self.request = PvTransfer(target)
 
     def judge(self, frames: Frames) -> Verdict[str]:
         """Take a reply; a peer that already follows the target says that an earlier attempt has succeeded."""

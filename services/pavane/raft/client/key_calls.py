@@ -92,17 +92,11 @@ class KeyCall(Call[Outcome]):
 class CommandCall(KeyCall):
     """``pv.kv``: the same bytes and id over all repetitions, so that it takes effect once and its result is told."""
 
+    names_id = True
+
     def __init__(self, reqid: bytes, command: bytes, timeout_s: float) -> None:
         super().__init__(reqid, timeout_s)
-        self._request = PvKv(command)
-
-    def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the same bytes every time."""
-        return self._request.encode(ident)
-
-    def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
-        """Return the error, which names the id to repeat with."""
-        return Unreachable(tried, elapsed_s, self.id)
+        self.request = PvKv(command)
 
 
 class ReadCall(KeyCall):
@@ -117,7 +111,7 @@ class ReadCall(KeyCall):
         super().__init__(call_id, timeout_s, url)
         self._revision = revision
         fields: list[Value] = [op_fields(op) for op in ops]
-        self._request = PvRead([0, fields] if url is None else [1, fields, revision])
+        self.request = PvRead([0, fields] if url is None else [1, fields, revision])
 
     def judge(self, frames: Frames) -> Verdict[Outcome]:
         """Take a reply; a peer that was removed names the leader, which is not the one that was to be asked."""
@@ -128,21 +122,13 @@ class ReadCall(KeyCall):
             return Failed(Behind(self._revision))
         return verdict
 
-    def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the request."""
-        return self._request.encode(ident)
-
 
 class KeepAliveCall(KeyCall):
     """``pv.lease``; the value is an array of [lease, milliseconds granted; 0 if it has ended]."""
 
     def __init__(self, call_id: bytes, leases: Sequence[int], timeout_s: float) -> None:
         super().__init__(call_id, timeout_s)
-        self._request = PvLease(list(leases))
-
-    def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the request."""
-        return self._request.encode(ident)
+        self.request = PvLease(list(leases))
 
     def _done(self, value: Value) -> Verdict[Outcome]:
         match value:
