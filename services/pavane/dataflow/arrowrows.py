@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from pavane.dataflow.rows import stream_of
+
 
 @dataclass(slots=True)
 class Record:
@@ -20,10 +22,7 @@ class Record:
         """Return what did not fit in base64: a stream with this row alone, the whole record where it is no stream."""
         if self.written is None:
             return base64.b64encode(data).decode()
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self.written.schema) as stream:
-            stream.write_table(self.written.slice(row, 1))
-        return base64.b64encode(sink.getvalue().to_pybytes()).decode()
+        return base64.b64encode(stream_of(self.written.slice(row, 1))).decode()
 
 
 def read(data: bytes, schema: pa.Schema) -> Record:

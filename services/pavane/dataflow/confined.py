@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 import pyarrow as pa
 
 from pavane.dataflow.evaluating import Evaluator, Limits, QueryError, QueryTooLarge, QueryTooSlow
+from pavane.dataflow.rows import stream_of
 
 if TYPE_CHECKING:
     from pavane.dataflow.querying import Query
@@ -170,15 +171,8 @@ class _Child:
 
 
 def _request(sql: str, tables: Mapping[str, pa.Table]) -> list[bytes | pa.Buffer]:
-    written = [_written(table) for table in tables.values()]
+    written = [stream_of(table) for table in tables.values()]
     return [json.dumps({"sql": sql, "tables": list(tables), "bytes": sum(map(len, written))}).encode(), *written]
-
-
-def _written(table: pa.Table) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
 
 
 # --- in the child -----------------------------------------------------------------------------------------------------
@@ -199,7 +193,7 @@ def _work() -> None:
         table = None
         try:
             tables = {name: pa.ipc.open_stream(_receive(asked)).read_all() for name in request["tables"]}
-            table = _written(evaluator.answer(request["sql"], tables))
+            table = stream_of(evaluator.answer(request["sql"], tables))
         except QueryError as error:
             told = {"error": type(error).__name__, "text": error.text}
         except MemoryError:

@@ -494,21 +494,16 @@ class First:
 
     def _compare(self, one: Row, other: Row) -> int:
         for term in self._top.order:
-            a, b = one[term.column], other[term.column]
-            if a is None or b is None:
-                if (a is None) != (b is None):
-                    return -1 if (a is None) == term.nulls_first else 1
-            elif a is not b and (order := _order(a, b)):
-                return -order if term.descending else order
-        for a, b in zip(one, other, strict=True):
-            if a is None or b is None:
-                if (a is None) != (b is None):
-                    return -1 if a is None else 1
-            elif a is not b and (order := _order(a, b)):
+            if order := _order(one[term.column], other[term.column], term.descending, term.nulls_first):
                 return order
+        return next((order for a, b in zip(one, other, strict=True) if (order := _order(a, b))), 0)
+
+
+def _order(a: Any, b: Any, descending: bool = False, nulls_first: bool = True) -> int:
+    if a is b:
         return 0
-
-
-def _order(a: Any, b: Any) -> int:
+    if a is None or b is None:
+        return -1 if (a is None) == nulls_first else 1
     a, b = _number(a), _number(b)
-    return int(a > b) - int(a < b)
+    order = int(a > b) - int(a < b)
+    return -order if descending else order

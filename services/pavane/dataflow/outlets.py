@@ -15,7 +15,7 @@ from pavane.compute.wire import CLOSED, Failure, Rows, SinkExport
 from pavane.dataflow.evaluating import Evaluator
 from pavane.dataflow.flow import consolidated
 from pavane.dataflow.ports import DIFF, TIME, View
-from pavane.dataflow.rows import table_of, updates_of
+from pavane.dataflow.rows import stream_of, table_of, updates_of
 from pavane.dataflow.sink import ChainSink
 from pavane.dataflow.types import arrow_schema
 
@@ -105,7 +105,7 @@ class Subscription:
             news = table_of(consolidated(updates_of(news)), columns)
         if news.nbytes > BATCH_BYTES_MAX:
             return self.told, Failure("TooLarge", f"a batch of more than {BATCH_BYTES_MAX} bytes")
-        data = _stream(news)
+        data = bytes(stream_of(news))
         return self.told, Rows(data, news.num_rows, len(data))
 
 
@@ -158,15 +158,8 @@ class Outlet:
 
 def _streams(table: pa.Table) -> list[tuple[bytes, int]]:
     """Return a table as streams of at most `PART_BYTES_MAX`; halves of halves, as sizes are known once written."""
-    data = _stream(table)
+    data = bytes(stream_of(table))
     if len(data) <= PART_BYTES_MAX or table.num_rows <= 1:
         return [(data, table.num_rows)]
     middle = table.num_rows // 2
     return _streams(table.slice(0, middle)) + _streams(table.slice(middle))
-
-
-def _stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())

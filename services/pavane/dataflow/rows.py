@@ -65,6 +65,14 @@ def table_of(updates: Iterable[tuple[Row, int, int]], schema: pa.Schema) -> pa.T
     return pa.table(arrays, schema=schema.append(pa.field(TIME, pa.uint64())).append(pa.field(DIFF, pa.int64())))
 
 
+def stream_of(table: pa.Table) -> pa.Buffer:
+    """Return a table as an Arrow stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
 class Multiset:
     """Rows and how often each is there; a row that is there no more takes no room."""
 
@@ -78,12 +86,3 @@ class Multiset:
             self.counts[row] = count
         else:
             self.counts.pop(row, None)
-
-    def table(self, schema: pa.Schema) -> pa.Table:
-        """Return the rows, each as often as it is there. Raises ValueError where a count is negative."""
-        rows = []
-        for row, count in self.counts.items():
-            if count < 0:
-                raise ValueError(f"the row {row} is there {count} times")
-            rows += [row] * count
-        return pa.table([pa.array([row[i] for row in rows], f.type) for i, f in enumerate(schema)], schema=schema)

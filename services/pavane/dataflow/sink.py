@@ -11,6 +11,7 @@ from pavane.dataflow.chain import Chain, Corrections
 from pavane.dataflow.entries import CHAIN_HEADER, Batch, Create, Data, Entry, EntryError, Fence, Rank, decode, encode
 from pavane.dataflow.log import Log
 from pavane.dataflow.ports import Fenced, View
+from pavane.dataflow.rows import stream_of
 from pavane.dataflow.types import arrow_schema
 from pavane.waltz.errors import Conflict, OutcomeUnknown
 
@@ -146,11 +147,11 @@ class ChainSink:
         if updates.nbytes > CHUNK_BYTES:
             each = max(1, updates.num_rows * CHUNK_BYTES // updates.nbytes)
             for start in range(0, updates.num_rows, each):
-                data = Data(self._view.name, batch, chunks, _stream(updates.slice(start, each)))
+                data = Data(self._view.name, batch, chunks, bytes(stream_of(updates.slice(start, each))))
                 await self._home.log.append(self._home.partition, encode(data), header=CHAIN_HEADER)
                 chunks += 1
         elif updates.num_rows:
-            rows = _stream(updates)
+            rows = bytes(stream_of(updates))
         await self._append(Batch(self._view.name, own, batch, lower, upper, chunks, rows), position)
 
     async def _append(self, entry: Entry, position: int | None = None) -> None:
@@ -185,13 +186,6 @@ class ChainSink:
     def _fenced(self) -> Fenced:
         rank = self._chain.rank
         return Fenced(f"generation {rank.generation}, epoch {rank.epoch} writes the view {self._view.name}")
-
-
-def _stream(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
 
 
 def _listed(columns: tuple[tuple[str, str], ...]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pavane.dataflow.rows import stream_of
 from pavane.spark.errors import MalformedRecordError
 from pavane.spark.options import Format
 from pavane.spark.schema import PLACES
@@ -129,10 +130,7 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def arrow_stream(batches: list[pa.RecordBatch]) -> bytes:
     """Return batches of one schema as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
-        stream.write_table(pa.Table.from_batches(batches).combine_chunks())
-    return bytes(sink.getvalue().to_pybytes())
+    return bytes(stream_of(pa.Table.from_batches(batches).combine_chunks()))
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

@@ -91,21 +91,11 @@ class BlockingLog:
 
     def ends(self, partitions: Iterable[int]) -> dict[int, int]:
         """Return for each partition the position behind its last record."""
-        wanted = list(partitions)
-
-        async def asked() -> list[int]:
-            return await asyncio.gather(*(self._client.hwm(p) for p in wanted))
-
-        return {p: hwm + 1 for p, hwm in zip(wanted, self._wait(asked()), strict=True)}
+        return {p: hwm + 1 for p, hwm in self._asked(self._client.hwm, partitions).items()}
 
     def firsts(self, partitions: Iterable[int]) -> dict[int, int]:
         """Return for each partition the position of its first record."""
-        wanted = list(partitions)
-
-        async def asked() -> list[int]:
-            return await asyncio.gather(*(self._client.first(p) for p in wanted))
-
-        return dict(zip(wanted, self._wait(asked()), strict=True))
+        return self._asked(self._client.first, partitions)
 
     def read(self, partition: int, start: int, stop: int, *, fail: bool = True) -> Iterator[list[Transaction]]:
         """Yield the records `start` up to but not `stop`, in steps. Raises DataLossError if they are not there.
@@ -151,6 +141,14 @@ class BlockingLog:
     def appender(self) -> "Appender":
         """Return what appends many records without waiting for each."""
         return Appender(self._client, self._wait)
+
+    def _asked(self, ask: Callable[[int], Awaitable[int]], partitions: Iterable[int]) -> dict[int, int]:
+        wanted = list(partitions)
+
+        async def all_of_them() -> list[int]:
+            return await asyncio.gather(*map(ask, wanted))
+
+        return dict(zip(wanted, self._wait(all_of_them()), strict=True))
 
     def _wait(self, awaitable: Awaitable[T]) -> T:
         async def awaited() -> T:
