@@ -408,7 +408,7 @@ def test_what_a_peer_tells_is_understood() -> None:
             effective_index=59,
             committed=settled(*OLD),
             committed_index=1,
-            members=(MemberStatus(OLD[0], f"tcp://{OLD[0]}:8047", "ours", 57, 0, 0.1),),
+            members=(MemberStatus(OLD[0], f"tcp://{OLD[0]}:8047", "ours", 57, 0),),
             transfer_to=None,
             fence=Fence.NAMED,
             recovering=False,

@@ -130,11 +130,11 @@ class Node:
         return self.core._node.commit
 
     def describe(self) -> str:
-        return str(self.core.status(self.now()))
+        return str(self.core.status())
 
     def final_members(self) -> Members | None:
         """The members in force, if the change to them is over."""
-        status = self.core.status(self.now())
+        status = self.core.status()
         over = not status.effective.transitional and status.effective_index <= status.commit
         return status.effective.new if over else None
 
@@ -321,7 +321,7 @@ class Node:
             case RoleChanged(_, Role.LEADER, term, _):
                 checks.led(self.id, self.mirror, term)
             case VoteGranted():
-                status = self.core.status(self.now())
+                status = self.core.status()
                 checks.voted(self.id, status.role, status.stage)
             case StageReached(stage):
                 self.stage = max(self.stage, stage)

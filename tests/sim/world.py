@@ -279,7 +279,7 @@ class World(Scheduler):
 
     def permit(self, node: Node) -> None:
         def permit() -> None:
-            if node.core.status(node.now()).stage < Stage.READ_WRITE:
+            if node.core.status().stage < Stage.READ_WRITE:
                 node.core.set_stage(Stage.READ_WRITE, node.now())
 
         node.act(permit)

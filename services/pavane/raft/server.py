@@ -178,7 +178,7 @@ class RaftServer:
     def status(self) -> Status:
         """Return a picture of the peer."""
         adapter = self._started
-        return adapter.core.status(adapter.now())
+        return adapter.core.status()
 
     def full(self) -> str | None:
         """Say why no updates are taken where the volume has no room left (13.4)."""

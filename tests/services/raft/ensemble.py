@@ -130,7 +130,7 @@ class Ensemble:
         return Now(self.time, WALL_S + int(self.time))
 
     def status(self, name: str) -> Status:
-        return self.cores[name].status(self.now())
+        return self.cores[name].status()
 
     def roles(self) -> dict[str, Role]:
         return {name: self.status(name).role for name in self.cores}

@@ -389,11 +389,10 @@ class Core:
             self._replication.pump()
         return self._node.take_outputs()
 
-    def status(self, now: Now) -> Status:
+    def status(self) -> Status:
         """Return a picture of the peer; cheap and without effect."""
         return picture(
             self._node,
-            now,
             programs=self._programs,
             replication=self._replication,
             serving=self._serving,
@@ -556,7 +555,7 @@ class Core:
 
     def _answer_status(self, route: Route, request_id: Frame, message: PvStatus) -> None:
         del message
-        value = status_value(self.status(self._node.now))
+        value = status_value(self.status())
         self._node.send(route, (request_id, *PvReply(Code.OK, value).encode()), self._node.term_ticket)
 
     def _dispatch_request(self, route: Route, request_id: Frame, message: ClientDispatch) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pavane.raft.core.fence import Fence
 from pavane.raft.core.learner import Learner
 from pavane.raft.core.node import Node
-from pavane.raft.core.outputs import Now
 from pavane.raft.core.programs import Programs
 from pavane.raft.core.replication import Replication
 from pavane.raft.core.serving import Serving
@@ -26,7 +25,6 @@ class MemberStatus:
     kind: str
     match: int
     in_flight: int
-    answered_s: float | None  # seconds since its last answer to an RPC
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,6 @@ class Status:
 
 def picture(
     node: Node,
-    now: Now,
     *,
     programs: Programs,
     replication: Replication,
@@ -106,7 +103,7 @@ def picture(
         committed=committed,
         committed_index=committed_index,
         members=tuple(
-            _member(node, now, programs, replication, peer, url) for peer, url in node.configurations.effective.members
+            _member(node, programs, replication, peer, url) for peer, url in node.configurations.effective.members
         ),
         transfer_to=transfer_to,
         fence=learner.fence(),
@@ -167,14 +164,13 @@ def status_value(status: Status) -> dict[str, Value]:
     }
 
 
-def _member(node: Node, now: Now, programs: Programs, replication: Replication, peer: str, url: str) -> MemberStatus:
+def _member(node: Node, programs: Programs, replication: Replication, peer: str, url: str) -> MemberStatus:
     if peer == node.id:
-        return MemberStatus(peer, url, "ours", node.durable if node.role == Role.LEADER else -1, 0, 0.0)
+        return MemberStatus(peer, url, "ours", node.durable if node.role == Role.LEADER else -1, 0)
     progress = replication.peers.get(peer)
     if progress is None:
-        return MemberStatus(peer, url, programs.kind(peer).value, -1, 0, None)
-    silent_s = now.mono - progress.answered_at
-    return MemberStatus(peer, url, programs.kind(peer).value, progress.match, progress.in_flight, silent_s)
+        return MemberStatus(peer, url, programs.kind(peer).value, -1, 0)
+    return MemberStatus(peer, url, programs.kind(peer).value, progress.match, progress.in_flight)
 
 
 def _blockers(node: Node) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeGuard
 
 from pavane.raft.offline.writing import mapped
 from pavane.raft.state.configuration import Configuration
@@ -30,8 +29,9 @@ from pavane.raft.storage.js_files import (
     log_path,
 )
 from pavane.raft.wire.entry import parse_peers, peers_value
-from pavane.raft.wire.frames import REQID_BYTES, UINT_MAX, Frame
+from pavane.raft.wire.frames import REQID_BYTES, Frame
 from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.replies import is_count
 from pavane.wire import RemoteProtocolError
 
 LOG = "log"
@@ -155,17 +155,13 @@ def _state(raft: JsProperties, applied: JsProperties) -> JsState:
     term, vote = values.get("currentTerm", 0), values.get("votedFor")
     index, reqid = values.get("peersIndex"), values.get("peersUpdateRequest")
     last_applied = applied.values.get("lastApplied", 0)
-    if not _is_number(term) or not (vote is None or isinstance(vote, str)):
+    if not is_count(term) or not (vote is None or isinstance(vote, str)):
         raise JsFileError(STATE, 0, f"term {term!r} with a vote for {vote!r} cannot be")
-    if not _is_number(last_applied):
+    if not is_count(last_applied):
         raise JsFileError(APPLIED, 0, f"lastApplied {last_applied!r} cannot be")
-    if not (index is None or _is_number(index)):
+    if not (index is None or is_count(index)):
         raise JsFileError(STATE, 0, f"peersIndex {index!r} cannot be")
     return JsState(term, vote, _configuration(values.get("peers")), index, _reqid(reqid), last_applied)
-
-
-def _is_number(value: Value) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= UINT_MAX
 
 
 def _reqid(value: Value) -> bytes | None:
