@@ -59,6 +59,7 @@ class DuckFlow:
         self._schema = arrow_schema(view.columns)
         self._owed = False
         self._begun = False
+        self._claims = False  # the file says where the view is
         self._tables = [table for table in script.tables if table.name in view.tables]
         plan = Plan.decode(view.plan)
         self._present = {
@@ -84,7 +85,9 @@ class DuckFlow:
 
     def make(self) -> None:
         """Begin with nothing."""
+        self._claims = False
         with told_apart():
+            self._rows_of(f"DROP TABLE IF EXISTS {self._prefix}_at")
             for stage in self.stages:
                 self._rows_of(f"DROP TABLE IF EXISTS {stage.table}")
                 self._rows_of(stage.state.ddl)
@@ -92,7 +95,7 @@ class DuckFlow:
     def open(self, at: Binding) -> None:
         """Go on with what the tables hold. Raises `EngineError` where they cannot be read."""
         self.at = at
-        self._begun = True
+        self._begun = self._claims = True
         with told_apart():
             for stage in self.stages:
                 self._join(stage)
@@ -101,6 +104,7 @@ class DuckFlow:
         """Make durable what the view is at a binding. Raises DuckDB's errors."""
         self._rows_of(f"CREATE OR REPLACE TABLE {self._prefix}_at AS SELECT ? AS digest, ? AS binding",
                           [digest, json.dumps([at.tick, sorted(at.next.items()), at.wall_ms])])  # fmt: skip
+        self._claims = True
         self._rows_of("COMMIT")
 
     def begin(self) -> None:
@@ -151,6 +155,9 @@ class DuckFlow:
                     found = self._step(inputs, upper, more)
                     for i in range(len(inputs)):
                         self._run.unregister(f"{self._prefix}_arrow{i}")
+                    if not self._claims:  # until then DuckDB keeps every table that this transaction dropped
+                        self._rows_of("COMMIT")
+                        self._rows_of("BEGIN")
                     return found
             except (ViewError, EngineError):
                 self.close()  # the transaction is lost

@@ -48,7 +48,7 @@ class Files:
     clock: Callable[[], float] = time.monotonic
     every_s: float = CHECKPOINT_S
     failed: set[str] = field(default_factory=set)
-    """Scripts of which a checkpoint failed: no more of them until the process starts anew."""
+    """Scripts of which a checkpoint failed: their state is in memory until the process starts anew."""
 
 
 class DuckState:
@@ -76,7 +76,7 @@ class DuckState:
     @property
     def due(self) -> bool:
         """See `State`."""
-        kept = self._files.folder is not None and self._connection is not None and self._name not in self._files.failed
+        kept = self._keeps and self._connection is not None
         return kept and self._files.clock() - self._last_s >= self._files.every_s
 
     def checkpoint(self, at: Mapping[str, Binding]) -> None:
@@ -100,7 +100,7 @@ class DuckState:
         except (duckdb.Error, OSError) as error:
             self._files.failed.add(self._name)
             text = (
-                f"the state in {self._path()} was not written, and will not be until the process starts anew: {error}"
+                f"the state in {self._path()} was not written, and is in memory until the process starts anew: {error}"
             )
             _logger.warning("%s", _line(text))
             self.close()
@@ -118,8 +118,12 @@ class DuckState:
         assert self._files.folder is not None  # noqa: S101 - in memory there is no path
         return self._files.folder / f"{self._name}.duckdb{end}"
 
+    @property
+    def _keeps(self) -> bool:
+        return self._files.folder is not None and self._name not in self._files.failed
+
     def _open(self) -> None:
-        if self._files.folder is None:
+        if not self._keeps:
             self._connect(":memory:", {**SETTINGS, "temp_directory": ""})
             for flow in self._flows.values():
                 flow.make()
@@ -158,7 +162,7 @@ class DuckState:
                 self._script,
                 view,
                 f"v{_label(view.name)}",
-                keeps=self._files.folder is not None,
+                keeps=self._keeps,
             )
             for view in self._views
         }

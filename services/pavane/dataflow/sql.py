@@ -167,7 +167,7 @@ def _columns(schema: exp.Schema, places: Places) -> tuple[Column, ...]:
     for part in schema.expressions:
         if not isinstance(part, exp.ColumnDef) or part.args.get("kind") is None:
             places.refuse(part, f"{part.sql(dialect='spark')} is no column", "Write NAME TYPE.")
-        if NAME.fullmatch(part.name) is None or part.name in (TIME, DIFF):
+        if NAME.fullmatch(part.name) is None or part.name.lower() in (TIME, DIFF):
             places.refuse(part, f"{part.name} is no name of a column", "Letters, digits and _, 63 at most.")
         if part.name.lower() in {column.name.lower() for column in columns}:
             places.refuse(part, f"column {part.name} is there twice")

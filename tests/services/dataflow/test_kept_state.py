@@ -347,7 +347,11 @@ async def test_a_checkpoint_that_fails_is_said_once_and_the_views_go_on(
         patched.setattr(duckflow.DuckFlow, "commit", full)
         with pytest.raises(EngineError, match="no space left"):
             await life(log, files, 2, 3, SMALL)
-        await life(log, files, 3, 3, SMALL)  # opened anew, in the same process
+        log.reads.clear()
+        await life(log, files, 3, 3, SMALL)  # opened anew in the same process, and in memory
+        assert min(log.reads) == 0
     assert [each.name for each in caplog.records if each.levelno >= logging.WARNING] == [duckstate.__name__]
+    log.reads.clear()
     await life(log, files_in(tmp_path), 4, 3, SMALL)
+    assert min(log.reads) == 3
     assert wrong(log, SMALL) == []

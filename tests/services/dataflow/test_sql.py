@@ -155,6 +155,7 @@ def test_what_is_refused(select: str, column: int | None, words: str) -> None:
         ("DROP TABLE x", "a script has tables and views"),
         ("CREATE TABLE t (a BIGINT) USING parquet", "table t is not made of the log. Write USING waltz"),
         ("CREATE TABLE t (a BIGINT) USING waltz", "partitions '' are none"),
+        ("CREATE TABLE t (__TIME BIGINT) USING waltz OPTIONS (partitions '0')", "__TIME is no name of a column"),
         ("CREATE TABLE t (a BIGINT) USING waltz OPTIONS (partitions '5-1')", "partitions '5-1' are none"),
         (
             "CREATE TABLE t (a BIGINT) USING waltz OPTIONS (partitions '0', fromat 'json')",

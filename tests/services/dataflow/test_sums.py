@@ -213,3 +213,20 @@ def test_a_state_that_is_larger_than_its_memory_is_on_the_disk_and_right(tmp_pat
             )
             out = flow.step({"t": table}, 2, more=piece < PIECES - 1)
         assert list(updates_of(out)) == [((ROWS - 7, ROWS, ROWS * (ROWS - 1) // 2), 1, 1)]
+
+
+def test_a_long_log_leaves_no_more_behind_than_the_state(tmp_path: Path) -> None:
+    """What a step made for itself ends with it, also where no checkpoint comes for long."""
+    made = parse(
+        "CREATE TABLE t (k STRING) USING waltz OPTIONS (partitions '0');"
+        "CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM (SELECT k FROM t) q"
+    )
+    rows, pieces, memory_mib = 2_000, 40, 16
+    with closing(PlainEngine(Files(tmp_path, memory_mib, every_s=0.0))) as engine:
+        flow = engine.open(made).flow(made.views[0])
+        for piece in range(pieces):
+            keys = [f"{piece * rows + number:0{KEY_BYTES}}" for number in range(rows)]
+            table = table_of([((key,), 1, 1) for key in keys], arrow_schema(made.tables[0].columns))
+            out = flow.step({"t": table}, 2, more=piece < pieces - 1)
+            assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 4 << 20
+        assert list(updates_of(out)) == [((rows * pieces,), 1, 1)]
