@@ -243,10 +243,12 @@ class DuckFlow:
 
     def _rows_of(self, sql: str, values: Sequence[str] = ()) -> list[Any]:
         """All rows: a connection with an unfinished result takes no other statement."""
-        return self._run.execute(sql, values).fetchall()
+        with self._lock:
+            return self._run.execute(sql, values).fetchall()
 
     def _arrow(self, select: str) -> pa.Table:
-        found = self._run.sql(select).to_arrow_table()
+        with self._lock:
+            found = self._run.sql(select).to_arrow_table()
         schema = table_of((), self._schema).schema
         return found.rename_columns(schema.names).cast(schema)
 

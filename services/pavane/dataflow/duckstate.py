@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import RLock
 
 import duckdb
 
@@ -58,6 +59,7 @@ class DuckState:
         self._files = files
         self._script = script
         self._name = _label(script.views[0].name)
+        self._lock = RLock()  # a checkpoint may be under way in a thread that nobody waits for any more
         self._flows: dict[str, DuckFlow] = {}
         self._other = other
         self._last_s = -files.every_s
@@ -83,6 +85,10 @@ class DuckState:
         """See `State`."""
         assert self._connection is not None  # noqa: S101 - it was due
         self._last_s = self._files.clock()
+        with self._lock:
+            self._checkpoint(self._connection, at)
+
+    def _checkpoint(self, connection: duckdb.DuckDBPyConnection, at: Mapping[str, Binding]) -> None:
         marker = self._path(".busy")
         try:
             marker.touch()
@@ -93,7 +99,7 @@ class DuckState:
                     alive.append(flow)
                 elif not flow.closed:
                     flow.close()
-            self._connection.execute("CHECKPOINT")
+            connection.execute("CHECKPOINT")
             for flow in alive:
                 flow.begin()
             marker.unlink()
@@ -109,10 +115,11 @@ class DuckState:
 
     def close(self) -> None:
         """Let go of memory and of the file."""
-        for flow in self._flows.values():
-            flow.close()
-        if self._connection is not None:
-            self._connection.close()
+        with self._lock:
+            for flow in self._flows.values():
+                flow.close()
+            if self._connection is not None:
+                self._connection.close()
 
     def _path(self, end: str = "") -> Path:
         assert self._files.folder is not None  # noqa: S101 - in memory there is no path

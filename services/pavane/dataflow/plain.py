@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import Lock
 
 import duckdb
 import pyarrow as pa
@@ -21,6 +22,7 @@ class PlainEngine:
     def __init__(self, files: Files | None = None) -> None:
         self._files = files if files is not None else Files()
         self._states: list[DuckState] = []
+        self._lock = Lock()
         self._connection = duckdb.connect(config={"threads": 1, "enable_external_access": False})
         for macro in macros():
             self._connection.execute(macro)
@@ -40,8 +42,9 @@ class PlainEngine:
         size = 0
         try:
             for piece in growth.pieces(table):
-                self._connection.register(name, without_zones(piece))
-                made.append(self._connection.sql(text).to_arrow_table())
+                with self._lock:
+                    self._connection.register(name, without_zones(piece))
+                    made.append(self._connection.sql(text).to_arrow_table())
                 size += made[-1].nbytes
                 growth.check(size)
             return pa.concat_tables(made)
@@ -60,4 +63,6 @@ class PlainEngine:
         """Let go of memory and files."""
         for state in self._states:
             state.close()
-        self._connection.close()
+        self._connection.interrupt()  # a thread that nobody waits for any more may evaluate
+        with self._lock:
+            self._connection.close()

@@ -12,10 +12,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing as closed
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from threading import Event, Thread
 
 import duckdb
 import pytest
@@ -52,6 +54,7 @@ CREATE MATERIALIZED VIEW sums AS SELECT k, count(*) AS n, sum(x) AS s FROM t GRO
 CREATE MATERIALIZED VIEW big AS SELECT k, s FROM sums WHERE s > 20;
 """)
 FAR = 2**40
+WAIT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -355,3 +358,51 @@ async def test_a_checkpoint_that_fails_is_said_once_and_the_views_go_on(
     await life(log, files_in(tmp_path), 4, 3, SMALL)
     assert min(log.reads) == 3
     assert wrong(log, SMALL) == []
+
+
+def test_who_closes_waits_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keeper that is cancelled closes its engine while a thread of it still writes."""
+    began, go, commit = Event(), Event(), duckflow.DuckFlow.commit
+
+    def slow(self: duckflow.DuckFlow, digest: str, at: Binding) -> None:
+        began.set()
+        assert go.wait(WAIT_S)
+        commit(self, digest, at)
+
+    files, at = files_in(tmp_path), Binding(1, {DATA: 1}, 0)
+    engine = PlainEngine(files)
+    state = engine.open(SMALL)
+    with monkeypatch.context() as patched:
+        patched.setattr(duckflow.DuckFlow, "commit", slow)
+        writing = Thread(target=state.checkpoint, args=({"sums": at, "big": at},))
+        closing = Thread(target=engine.close)
+        writing.start()
+        assert began.wait(WAIT_S)
+        closing.start()
+        closing.join(0.1)  # it would close now, if it did not wait
+        go.set()
+        writing.join(WAIT_S)
+        closing.join(WAIT_S)
+    assert not files.failed
+    with closed(PlainEngine(files)) as again:
+        assert again.open(SMALL).flow(SMALL.views[0]).at == at
+
+
+def test_who_closes_ends_what_is_evaluated() -> None:
+    engine, began, ended = PlainEngine(), Event(), list[Exception]()
+    rows = table_of([((number, None), 1, 1) for number in range(20_000)], arrow_schema(SMALL.tables[0].columns))
+
+    def evaluate() -> None:
+        try:
+            while True:
+                engine.evaluate("SELECT sum(k * k % 7) AS s FROM input, (VALUES (1), (2), (3)) v", {"input": rows})
+                began.set()
+        except EngineError as error:
+            ended.append(error)
+
+    evaluating = Thread(target=evaluate, daemon=True)
+    evaluating.start()
+    assert began.wait(WAIT_S)
+    engine.close()
+    evaluating.join(WAIT_S)
+    assert ended
