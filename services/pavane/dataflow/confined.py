@@ -61,7 +61,7 @@ class Confined:
         """
         sql = await asyncio.to_thread(query.translated)
         async with self._turns:
-            child = self._idle.pop() if self._idle else _Child(self._limits)
+            child = self._free()
             self._busy += 1
             sound = False
             try:
@@ -90,6 +90,14 @@ class Confined:
             self._end(self._idle.pop())
         await asyncio.gather(*self._ending)
 
+    def _free(self) -> _Child:
+        while self._idle:
+            child = self._idle.pop()
+            if child.usable:
+                return child
+            self._end(child)
+        return _Child(self._limits)
+
     def _end(self, child: _Child) -> None:
         task = asyncio.create_task(child.close())
         self._ending.add(task)
@@ -112,6 +120,13 @@ class _Child:
             sys.executable, "-m", __name__, given, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment,
             limit=READ_BYTES,
         )  # fmt: skip
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is not known to have died, for which the next query could not help."""
+        if not self._starting.done():
+            return True
+        return self._starting.exception() is None and self._starting.result().returncode is None
 
     async def answer(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Raises `QueryError`, and its subclasses where the process is of no further use."""

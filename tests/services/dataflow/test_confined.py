@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -69,6 +70,23 @@ async def test_who_stops_waiting_ends_the_query() -> None:
         assert not done
         asked.cancel()
         await later
+
+
+async def test_a_process_that_died_at_rest_costs_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[asyncio.subprocess.Process] = []
+    start = asyncio.create_subprocess_exec
+
+    async def noted(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await start(*command, **options))
+        return started[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    async with asyncio.timeout(WAIT_S), Confined() as confined:
+        await counted(confined)
+        started[0].kill()  # as the system does when memory is short
+        await started[0].wait()
+        await counted(confined)
+        assert len(started) == 2
 
 
 async def test_what_a_process_answers(confined: Confined) -> None:
