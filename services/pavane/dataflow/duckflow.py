@@ -197,9 +197,10 @@ class DuckFlow:
     def _check(self, growth: Growth, source: str) -> None:
         """DuckDB's own limit does not count texts that it is making."""
         if growth.texts:
-            size = "coalesce(sum(strlen(CAST(s AS VARCHAR))), 0)"
-            rows = self._rows_of(f"SELECT count(*), CAST({size} AS BIGINT) FROM {source} AS s")
-            growth.check(growth.most(rows[0][1], rows[0][0]))
+            text = "{} * coalesce(sum(strlen(CAST({} AS VARCHAR))), 0)"
+            sizes = [text.format(times, quoted(name)) for name, times in growth.texts.items()]
+            made = ", ".join([*sizes, f"{growth.literals_bytes} * count(*)"])
+            growth.check(self._number(f"SELECT CAST(list_sum([{made}]) AS HUGEINT) FROM {source}"))
 
     def _through(self, stage: Stage, source: str, upper: int, whole: bool, more: bool) -> str:
         """Bring changes through a stage; while `more` of one tick come it only adds them up."""

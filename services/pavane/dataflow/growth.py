@@ -1,6 +1,7 @@
 """How large texts may become that a view joins (docs/specs/compute.md 16.3)."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,13 +22,9 @@ TOO_LARGE = f"the texts that it joins are larger than {MADE_BYTES_MAX >> 20} MiB
 class Growth:
     """How large a SELECT can make a row."""
 
-    texts: int
-    """Columns that it joins to texts; of other functions no result is larger than what it is made of."""
+    texts: Mapping[str, int]
+    """Columns that it joins to texts, and how often; of other functions no result is larger than what it is made of."""
     literals_bytes: int
-
-    def most(self, size: int, rows: int) -> int:
-        """How many bytes may come of rows of this size in bytes."""
-        return self.texts * size + self.literals_bytes * rows
 
     def check(self, made: int) -> None:
         """Raises `ViewError` where it joins texts to so many bytes that the process might not live."""
@@ -36,7 +33,8 @@ class Growth:
 
     def pieces(self, table: pa.Table) -> Iterator[pa.Table]:
         """Yield the rows in pieces of which not too much can come. Raises `ViewError` for a row that is too large."""
-        most = self.most(table.nbytes, table.num_rows)
+        sizes = (table.column(name).nbytes * times for name, times in self.texts.items())
+        most = sum(sizes) + self.literals_bytes * table.num_rows
         if most <= PIECE_BYTES or table.num_rows <= 1:
             self.check(most)
             yield table
@@ -49,5 +47,6 @@ class Growth:
 def growth_of(sql: str) -> Growth:
     """Return how large a SELECT in Spark's SQL can make a row."""
     tree = sqlglot.parse_one(sql, dialect="spark")
-    joined = [column for column in tree.find_all(exp.Column) if column.find_ancestor(exp.DPipe, exp.Concat)]
-    return Growth(len(joined), sum(len(each.name.encode()) for each in tree.find_all(exp.Literal) if each.is_string))
+    joined = (column.name for column in tree.find_all(exp.Column) if column.find_ancestor(exp.DPipe, exp.Concat))
+    literals = (each.name.encode() for each in tree.find_all(exp.Literal) if each.is_string)
+    return Growth(Counter(joined), sum(map(len, literals)))

@@ -121,6 +121,13 @@ def test_texts_that_grow_without_measure_end_their_view(monkeypatch: pytest.Monk
             contents(f"SELECT id, {expression} AS x FROM t", columns, many)
     with pytest.raises(ViewError, match="the texts that it joins are larger than"):  # one row is too large already
         contents("SELECT s || s AS x FROM t", "s STRING", [(("a" * (1 << 20),), 1, 1)])
+    with pytest.raises(ViewError, match="the texts that it joins are larger than"):
+        contents(f"SELECT {' || '.join(['x'] * 8)} AS x FROM t", columns.replace("s ", "x ") + ", s STRING",
+                 [((*row, "a"), tick, diff) for row, tick, diff in many])  # fmt: skip
+    # What stands beside the joined columns does not count.
+    found = contents(f"SELECT {' || '.join(['w'] * 8)} AS x, s FROM t", columns + ", w STRING",
+                     [((*row, "a"), tick, diff) for row, tick, diff in many])  # fmt: skip
+    assert found == Counter({("a" * 8, "ab" * 500): 300})
 
 
 def shown(expression: str, columns: str, *rows: tuple[object, ...]) -> list[object]:
