@@ -50,6 +50,8 @@ class Files:
     every_s: float = CHECKPOINT_S
     failed: set[str] = field(default_factory=set)
     """Scripts of which a checkpoint failed: their state is in memory until the process starts anew."""
+    in_use: set[str] = field(default_factory=set)
+    """Scripts whose state is open; of a namesake, which only a foreign controller makes, it is in memory."""
 
 
 class DuckState:
@@ -60,6 +62,7 @@ class DuckState:
         self._script = script
         self._name = _label(script.views[0].name)
         self._lock = RLock()  # a checkpoint may be under way in a thread that nobody waits for any more
+        self._keeps = files.folder is not None and self._name not in files.failed | files.in_use
         self._flows: dict[str, DuckFlow] = {}
         self._other = other
         self._last_s = -files.every_s
@@ -116,18 +119,19 @@ class DuckState:
     def close(self) -> None:
         """Let go of memory and of the file."""
         with self._lock:
-            for flow in self._flows.values():
-                flow.close()
-            if self._connection is not None:
-                self._connection.close()
+            self._disconnect()
+            if self._keeps:
+                self._files.in_use.discard(self._name)
+
+    def _disconnect(self) -> None:
+        for flow in self._flows.values():
+            flow.close()
+        if self._connection is not None:
+            self._connection.close()
 
     def _path(self, end: str = "") -> Path:
         assert self._files.folder is not None  # noqa: S101 - in memory there is no path
         return self._files.folder / f"{self._name}.duckdb{end}"
-
-    @property
-    def _keeps(self) -> bool:
-        return self._files.folder is not None and self._name not in self._files.failed
 
     def _open(self) -> None:
         if not self._keeps:
@@ -140,6 +144,8 @@ class DuckState:
             "memory_limit": f"{self._files.memory_mib}MiB",
             "temp_directory": str(self._path(".tmp")),
         }
+        assert self._files.folder is not None  # noqa: S101 - else it would not be kept
+        self._files.in_use.add(self._name)
         marker = self._path(".busy")
         try:
             self._files.folder.mkdir(parents=True, exist_ok=True)
@@ -195,7 +201,7 @@ class DuckState:
         return ""
 
     def _throw_away(self) -> None:
-        self.close()
+        self._disconnect()
         self._flows = {}
         for end in ("", ".wal", ".tmp"):
             path = self._path(end)

@@ -115,6 +115,7 @@ class ReplicaEngine:
         self._tracing = tracing if tracing is not None and tracing.on else None
         self._source = LogSource(log, self._tracing)
         self._flows: dict[int, _Dataflow] = {}
+        self._dropped: list[_Dataflow] = []
         self._reads: dict[bytes, tuple[int, str, Peek]] = {}
         self._asked = asyncio.Event()
         self._failures: deque[float] = deque(maxlen=ENGINE_FAILURES_MAX)
@@ -127,7 +128,7 @@ class ReplicaEngine:
             case Start(flow):
                 self._flows[flow].started = True
             case Drop(flow):
-                self._flows.pop(flow, None)
+                self._dropped += [self._flows.pop(flow)] if flow in self._flows else []
             case Compact():
                 pass  # the core knows how far
             case AllowSink(flow, id_, token):
@@ -189,6 +190,7 @@ class ReplicaEngine:
                 finally:
                     for each in self._flows.values():
                         each.reset()
+                    self._dropped.clear()
                     if engine is not None:
                         await asyncio.to_thread(engine.close)
         finally:
@@ -198,6 +200,9 @@ class ReplicaEngine:
         while True:
             self._asked.clear()
             begun = self._clocks.steady_s()
+            while self._dropped:
+                if (runner := self._dropped.pop().runner) is not None:
+                    await runner.close()
             for each in list(self._flows.values()):
                 if each.started and self._flows.get(each.number) is each:
                     await self._bring(each, engine, evaluator)

@@ -113,6 +113,12 @@ class Runner:
             each.as_of = first
         await self._ticks.start(min((each.as_of for each in self.views), default=1))
 
+    async def close(self) -> None:
+        """Let go of what its views remember."""
+        for _, views in self._scripts:
+            if (state := views[0].state) is not None:
+                await asyncio.to_thread(state.close)
+
     async def allow(self, token: Token) -> None:
         """Write from now on. Raises `Fenced` if somebody with a greater token does."""
         for each in self.views:

@@ -406,3 +406,17 @@ def test_who_closes_ends_what_is_evaluated() -> None:
     engine.close()
     evaluating.join(WAIT_S)
     assert ended
+
+
+def test_a_script_that_is_open_already_is_in_memory(tmp_path: Path) -> None:
+    """Of two dataflows of a foreign controller, or of one that was dropped and comes again."""
+    rows = {"t": table_of([((1, 2), 1, 1)], arrow_schema(SMALL.tables[0].columns))}
+    files, at = files_in(tmp_path), Binding(1, {DATA: 1}, 0)
+    with closed(PlainEngine(files)) as engine:
+        states = [engine.open(SMALL) for _ in range(2)]
+        for state in states:
+            assert list(updates_of(state.flow(SMALL.views[0]).step(rows, 2))) == [((1, 1, 2), 1, 1)]
+        assert [state.due for state in states] == [True, False]
+        states[0].checkpoint({"sums": at, "big": at})
+    with closed(PlainEngine(files)) as engine:
+        assert engine.open(SMALL).flow(SMALL.views[0]).at == at

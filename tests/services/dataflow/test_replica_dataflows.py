@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from pavane.compute.wire import (
 )
 from pavane.dataflow import outlets, runner
 from pavane.dataflow.description import described
+from pavane.dataflow.duckstate import Files
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import DIFF, TIME
 from pavane.dataflow.sql import parse
@@ -167,6 +169,25 @@ async def test_dataflows_are_built_one_after_the_other() -> None:
         engine.let.set()
         assert await peeked(stream, "u3", last) == [{"n": 4, DIFF: 1}]
     assert engine.most == 1
+
+
+async def test_namesakes_are_kept_apart_and_who_is_dropped_lets_go_of_its_file(tmp_path: Path) -> None:
+    pipeline, files = Pipeline(), Files(tmp_path, every_s=0.0)
+    async with pipeline.replica(lambda: PlainEngine(files)) as stream:
+        last = await pipeline.append(2, 3)
+        for id_ in ("u2", "u3"):
+            await create(stream, other(last, id_), id_)
+        for id_ in ("u2", "u3"):
+            assert await peeked(stream, id_, last) == [{"n": 3, DIFF: 1}]
+        assert len(files.in_use) == 2
+        for id_ in ("u2", "u3"):
+            await stream.send(AllowCompaction(id_, CLOSED))
+        last = await pipeline.append(4)
+        assert await sum_at(stream, last) == 10
+        assert len(files.in_use) == 1
+        await create(stream, other(last, "u4"), "u4")
+        assert await peeked(stream, "u4", last) == [{"n": 4, DIFF: 1}]
+    assert pipeline.exits == []
 
 
 async def test_a_subscribe_is_begun_afresh_by_each_connection() -> None:
