@@ -91,6 +91,13 @@ BREACHES = {
     "storage.storageClassName cannot be changed": Breach(
         "spec.storage", waltz(), {"storage": {"storageClassName": "fast"}}, of=WALTZ_CLUSTERS
     ),
+    "set retention.maxAge": Breach("spec.retention", waltz(retention={}), of=WALTZ_CLUSTERS),
+    "retention.maxAge must be at least 1m": Breach(
+        "spec.retention", waltz(retention={"maxAge": "59s"}), of=WALTZ_CLUSTERS
+    ),
+    "retention.maxBytes must be at least 1Mi": Breach(
+        "spec.retention", waltz(retention={"maxBytes": "1023Ki"}), of=WALTZ_CLUSTERS
+    ),
     "waltzClusterRef cannot be changed": Breach(
         "spec.waltzClusterRef", compute(), {"waltzClusterRef": {"name": "other"}}, of=COMPUTE_CLUSTERS
     ),
