@@ -55,6 +55,8 @@ class DuckFlow:
         self._lock = RLock()
         self.at: Binding | None = None
         self.closed = False
+        self.steps = 0
+        """Since the transaction began."""
         self._prefix = prefix
         self._schema = arrow_schema(view.columns)
         self._owed = False
@@ -109,6 +111,7 @@ class DuckFlow:
 
     def begin(self) -> None:
         """Begin the next transaction."""
+        self.steps = 0
         self._rows_of("BEGIN")
 
     def kept(self) -> tuple[str, Binding] | None:
@@ -157,7 +160,7 @@ class DuckFlow:
                         self._run.unregister(f"{self._prefix}_arrow{i}")
                     if not self._claims:  # until then DuckDB keeps every table that this transaction dropped
                         self._rows_of("COMMIT")
-                        self._rows_of("BEGIN")
+                        self.begin()
                     return found
             except (ViewError, EngineError):
                 self.close()  # the transaction is lost
@@ -168,6 +171,7 @@ class DuckFlow:
         whole = more or owed
         if not whole and self._begun and not any(table.num_rows for table in inputs.values()):
             return table_of((), self._schema)
+        self.steps += 1
         known: dict[str, str] = {}
         for i, (name, table) in enumerate(inputs.items()):
             known[name] = f"{self._prefix}_arrow{i}"

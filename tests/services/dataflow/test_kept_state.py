@@ -426,3 +426,19 @@ def test_a_script_that_is_open_already_is_in_memory(tmp_path: Path) -> None:
         states[0].checkpoint({"sums": at, "big": at})
     with closed(PlainEngine(files)) as engine:
         assert engine.open(SMALL).flow(SMALL.views[0]).at == at
+
+
+def test_many_steps_are_a_reason_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each leaves memory behind until then."""
+    monkeypatch.setattr(duckstate, "STEPS_MAX", 3)
+    schema = arrow_schema(SMALL.tables[0].columns)
+    with closed(PlainEngine(Files(tmp_path, clock=lambda: 0.0))) as engine:
+        state = engine.open(SMALL)
+        flow, due = state.flow(SMALL.views[0]), []
+        for tick in range(1, 8):
+            flow.step({"t": table_of([((tick, 2), tick, 1)], schema)}, tick + 1)
+            due.append(state.due)
+            if state.due:
+                state.checkpoint({"sums": Binding(tick, {DATA: tick}, 0)})
+        flow.step({"t": table_of([], schema)}, 9)
+        assert due == [True, False, False, True, False, False, True]
