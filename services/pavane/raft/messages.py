@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Socket = zmq.Socket[bytes]
 
 _INPUT = int(zmq.POLLIN)
+_OUTPUT = int(zmq.POLLOUT)
 _LAST_FRAME = int(zmq.DONTWAIT)
 _MORE_FRAMES = int(zmq.DONTWAIT | zmq.SNDMORE)
 
@@ -22,6 +23,11 @@ _MORE_FRAMES = int(zmq.DONTWAIT | zmq.SNDMORE)
 def has_input(socket: "Socket") -> bool:
     """Say whether a message can be received; this also takes back what the descriptor announced."""
     return bool(cast("int", socket.get(zmq.EVENTS)) & _INPUT)
+
+
+def has_room(socket: "Socket") -> bool:
+    """Say whether a message can be sent; this, too, takes back what the descriptor announced."""
+    return bool(cast("int", socket.get(zmq.EVENTS)) & _OUTPUT)
 
 
 def descriptor(socket: "Socket") -> int:

@@ -42,11 +42,40 @@ async def test_an_answer_that_comes_while_waiting_messages_go_out_is_read(monkey
         full = True
         client.send(endpoint, (b"second",))
         full = False
-        echoing = asyncio.create_task(asyncio.to_thread(lambda: router.send_multipart(router.recv_multipart())))
         router.send_multipart([route, first])
+        echoing = loop.run_in_executor(None, lambda: router.send_multipart(router.recv_multipart()))
         assert await told.get() == [b"first"]
         assert await told.get() == [b"second"]
         await echoing
+    finally:
+        client.close()
+        context.destroy(linger=0)
+
+
+async def test_a_message_that_found_no_room_goes_out_when_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To send, ØMQ looks for new connections once in a millisecond; asked for events, it does so at once."""
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    router.set(zmq.RCVTIMEO, 20_000)
+    endpoint = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+    refusals = 1
+
+    def send(socket: "zmq.Socket[bytes]", frames: Sequence[Frame]) -> None:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise zmq.Again
+        really_send(socket, frames)
+
+    monkeypatch.setattr(connections, "send", send)
+    loop = asyncio.get_running_loop()
+    up = asyncio.Event()
+    client = Connections(loop, None, lambda *_: None, lambda *_: up.set(), lambda: None, Causes(encrypts=False))
+    try:
+        client.keep(frozenset({endpoint}))
+        await up.wait()
+        client.send(endpoint, (b"first",))
+        assert (await asyncio.to_thread(router.recv_multipart))[1:] == [b"first"]
     finally:
         client.close()
         context.destroy(linger=0)

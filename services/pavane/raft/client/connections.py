@@ -15,7 +15,7 @@ import zmq
 from pavane.raft.client.causes import FAILED, Causes
 from pavane.raft.curve import CurveKeys
 from pavane.raft.dealer import DOWN, INPUT_MESSAGES, RETRIED, UP, Dealer
-from pavane.raft.messages import receive, send
+from pavane.raft.messages import has_room, receive, send
 from pavane.raft.wire import Frame
 from pavane.runtime.names import bracketed
 
@@ -152,7 +152,8 @@ class _Connection:
             while self.waiting:
                 send(self.dealer.socket, self.waiting[0])
                 self.waiting.popleft()
-        if self.dealer.has_input():
+        # A connection may have come to stand since ØMQ had no room; asking takes its announcement back.
+        if self.dealer.has_input() or (self.waiting and has_room(self.dealer.socket)):
             self.read_soon()
 
     def read_soon(self) -> None:
