@@ -172,15 +172,16 @@ async def roll(kube: KubeClient, what: str, version: int) -> tuple[float, float]
     else:
         await act(kube, COORDINATORS, NAMESPACE, PAYER, ACTIONS["restart"])
     async with asyncio.timeout(ROLLOUT_TIMEOUT_S):
-        async for change in changes(kube, COORDINATORS, NAMESPACE, PAYER):
-            status = change.object["status"]
-            state = (status.get("rollout") or {}).get("state", "Idle")
-            if what in (KILL_OPERATOR, BOTH) and not killed and state in ("CaughtUp", "Promoting"):
-                killed = await kill_pod(kube, "pavane-system", "operator")
-            if is_current(change.object) and status["activeGeneration"] > before:
-                if what in (KILL_OPERATOR, BOTH) and not killed:
-                    raise BenchError("the rollout was over before the operator could be killed")
-                return float(status["history"][0]["writeGapMs"]), time.monotonic() - began
+        async with changes(kube, COORDINATORS, NAMESPACE, PAYER) as seen:
+            async for change in seen:
+                status = change.object["status"]
+                state = (status.get("rollout") or {}).get("state", "Idle")
+                if what in (KILL_OPERATOR, BOTH) and not killed and state in ("CaughtUp", "Promoting"):
+                    killed = await kill_pod(kube, "pavane-system", "operator")
+                if is_current(change.object) and status["activeGeneration"] > before:
+                    if what in (KILL_OPERATOR, BOTH) and not killed:
+                        raise BenchError("the rollout was over before the operator could be killed")
+                    return float(status["history"][0]["writeGapMs"]), time.monotonic() - began
     raise BenchError("the watch of the resource ended")
 
 

@@ -164,9 +164,10 @@ async def _roll_metadata(kube: KubeClient) -> None:
 async def _until_metadata(kube: KubeClient, holds: Callable[[dict[str, Any]], bool]) -> None:
     """Wait until the RaftCluster is well and ``holds`` of its status."""
     async with asyncio.timeout(ROLLOUT_TIMEOUT_S):
-        async for change in changes(kube, RAFT_CLUSTERS, NAMESPACE, METADATA):
-            if is_current(change.object) and holds(change.object["status"]):
-                return
+        async with changes(kube, RAFT_CLUSTERS, NAMESPACE, METADATA) as seen:
+            async for change in seen:
+                if is_current(change.object) and holds(change.object["status"]):
+                    return
     raise BenchError("the watch of the resource ended")
 
 

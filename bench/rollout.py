@@ -74,7 +74,8 @@ async def _roll(cluster: LocalCluster, number: int) -> tuple[Proof, float, float
 
 async def _until_rolled(kube: KubeClient, old_generation: int) -> Object:
     async with asyncio.timeout(ROLLOUT_TIMEOUT_S):
-        async for change in changes(kube, RAFT_CLUSTERS, NAMESPACE, NAME):
-            if is_current(change.object) and change.object["status"]["activeGeneration"] > old_generation:
-                return change.object
+        async with changes(kube, RAFT_CLUSTERS, NAMESPACE, NAME) as seen:
+            async for change in seen:
+                if is_current(change.object) and change.object["status"]["activeGeneration"] > old_generation:
+                    return change.object
     raise BenchError("the watch of the resource ended")

@@ -107,23 +107,29 @@ async def _roll(kube: KubeClient, what: str, aborted: set[int]) -> tuple[float, 
     began, done = loop.time(), False
     await act(kube, COMPUTE_CLUSTERS, NAMESPACE, NAME, ACTIONS["restart"])
     async with asyncio.timeout(ROLLOUT_TIMEOUT_S):
-        async for change in changes(kube, COMPUTE_CLUSTERS, NAMESPACE, NAME):
-            status = change.object["status"]
-            state = (status.get("rollout") or {}).get("state", "Idle")
-            if not done and what is ABORT and state in ("Initializing", "CatchingUp"):
-                aborted.add(max(each["number"] for each in status["generations"]))
-                await act(kube, COMPUTE_CLUSTERS, NAMESPACE, NAME, ACTIONS["abort"])
-                done = True
-            elif not done and what is KILL_OLD and state == "Promoting":
-                done = await kill_pod(kube, NAMESPACE, f"{NAME}-controller-g{before}-")
-            elif not done and what is KILL_OPERATOR and state in ("CatchingUp", "CaughtUp", "Promoting"):
-                done = await kill_pod(kube, "pavane-system", "operator")
-            if what is ABORT and done and state in ("Idle", "Aborted", "Failed") and len(status["generations"]) == 1:
-                return loop.time() - began, 0.0
-            if what is not ABORT and is_current(change.object) and status["activeGeneration"] > before:
-                if what is not PLAIN and not done:
-                    raise BenchError(f"the rollout was over before there was anything to be {what}")
-                return loop.time() - began, float(status["history"][0]["writeGapMs"])
+        async with changes(kube, COMPUTE_CLUSTERS, NAMESPACE, NAME) as seen:
+            async for change in seen:
+                status = change.object["status"]
+                state = (status.get("rollout") or {}).get("state", "Idle")
+                if not done and what is ABORT and state in ("Initializing", "CatchingUp"):
+                    aborted.add(max(each["number"] for each in status["generations"]))
+                    await act(kube, COMPUTE_CLUSTERS, NAMESPACE, NAME, ACTIONS["abort"])
+                    done = True
+                elif not done and what is KILL_OLD and state == "Promoting":
+                    done = await kill_pod(kube, NAMESPACE, f"{NAME}-controller-g{before}-")
+                elif not done and what is KILL_OPERATOR and state in ("CatchingUp", "CaughtUp", "Promoting"):
+                    done = await kill_pod(kube, "pavane-system", "operator")
+                if (
+                    what is ABORT
+                    and done
+                    and state in ("Idle", "Aborted", "Failed")
+                    and len(status["generations"]) == 1
+                ):
+                    return loop.time() - began, 0.0
+                if what is not ABORT and is_current(change.object) and status["activeGeneration"] > before:
+                    if what is not PLAIN and not done:
+                        raise BenchError(f"the rollout was over before there was anything to be {what}")
+                    return loop.time() - began, float(status["history"][0]["writeGapMs"])
     raise BenchError("the watch of the resource ended")
 
 

@@ -63,10 +63,11 @@ async def _roll(kube: KubeClient) -> float:
     before = (await kube.get(WALTZ_CLUSTERS, NAME, NAMESPACE))["status"]["activeGeneration"]
     await act(kube, WALTZ_CLUSTERS, NAMESPACE, NAME, ACTIONS["restart"])
     async with asyncio.timeout(ROLLOUT_TIMEOUT_S):
-        async for change in changes(kube, WALTZ_CLUSTERS, NAMESPACE, NAME):
-            status = change.object["status"]
-            if is_current(change.object) and status["activeGeneration"] > before:
-                return float(status["history"][0].get("writeGapMs", 0))
+        async with changes(kube, WALTZ_CLUSTERS, NAMESPACE, NAME) as seen:
+            async for change in seen:
+                status = change.object["status"]
+                if is_current(change.object) and status["activeGeneration"] > before:
+                    return float(status["history"][0].get("writeGapMs", 0))
     raise BenchError("the watch of the resource ended")
 
 

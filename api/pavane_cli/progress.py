@@ -51,19 +51,20 @@ class Progress:
         last = ""
         try:
             async with asyncio.timeout(timeout_s):
-                async for change in changes(self._client, self._resource, self._namespace, self._name):
-                    status = change.object.get("status") or {}
-                    rollout = status.get("rollout") or {}
-                    state = rollout.get("state", "Idle")
-                    if self._view.in_place:
-                        self._view.update(change.object, "")
-                    if state != last:
-                        number = status.get("nextGeneration") or status.get("activeGeneration")
-                        self._line(self._name, state, f"generation {number}" if number else "")
-                        last = state
-                    if is_current(change.object):
-                        await self._serving.wait()
-                        return change.object
+                async with changes(self._client, self._resource, self._namespace, self._name) as seen:
+                    async for change in seen:
+                        status = change.object.get("status") or {}
+                        rollout = status.get("rollout") or {}
+                        state = rollout.get("state", "Idle")
+                        if self._view.in_place:
+                            self._view.update(change.object, "")
+                        if state != last:
+                            number = status.get("nextGeneration") or status.get("activeGeneration")
+                            self._line(self._name, state, f"generation {number}" if number else "")
+                            last = state
+                        if is_current(change.object):
+                            await self._serving.wait()
+                            return change.object
         finally:
             pods.cancel()
             await asyncio.gather(pods, return_exceptions=True)

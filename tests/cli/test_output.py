@@ -1,6 +1,6 @@
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -300,7 +300,7 @@ async def test_a_watch_prints_no_line_twice(
     one = {"metadata": {"name": "q", "namespace": "default"}, "status": {"rollout": {"state": "CatchingUp"}}}
     other = {**one, "status": {"rollout": {"state": "Idle"}}}
 
-    async def changes(*_: Any) -> AsyncIterator[Change]:
+    async def changes() -> AsyncGenerator[Change, None]:
         for document in (one, one, other, other, one):
             yield Change("MODIFIED", document)
 
@@ -308,7 +308,7 @@ async def test_a_watch_prints_no_line_twice(
     async def cluster(_: Where) -> AsyncIterator[None]:
         yield None
 
-    monkeypatch.setattr(resources, "changes", changes)
+    monkeypatch.setattr(resources, "changes", lambda *_: aclosing(changes()))
     monkeypatch.setattr(resources, "cluster", cluster)
     await resources._watch(Where(), KINDS["raft"], None, "default")
     assert capsys.readouterr().out.splitlines() == ["q  CatchingUp", "q  Idle", "q  CatchingUp"]
@@ -332,7 +332,8 @@ async def test_a_watch_that_breaks_goes_on_where_it_was_and_ends_once_nobody_ans
     client = cast("KubeClient", Client())
     began = loop.time()
     with pytest.raises(Unavailable):
-        _ = [each async for each in resources.changes(client, KINDS["raft"], "default", "q")]
+        async with resources.changes(client, KINDS["raft"], "default", "q") as seen:
+            _ = [each async for each in seen]
     assert (asked[:3], set(asked[3:])) == (["3", "3", "3"], {"7"})
     assert loop.time() - began >= resources.WATCH_LOST_S
 

@@ -261,8 +261,10 @@ async def of_pods(kube: KubeClient) -> AsyncIterator[Any]:
         yield each
 
 
-def of_commands(kube: KubeClient) -> AsyncIterator[Any]:
-    return commands.changes(kube, RAFT, "default", None)
+async def of_commands(kube: KubeClient) -> AsyncIterator[Any]:
+    async with commands.changes(kube, RAFT, "default", None) as seen:
+        async for each in seen:
+            yield each
 
 
 @pytest.mark.looptime

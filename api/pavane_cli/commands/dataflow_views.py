@@ -40,11 +40,12 @@ def watch(place: Place, name: Name) -> None:
         said = ""
         async with cluster(place) as client:
             await client.get(DATAFLOWS, name, place.namespace)
-            async for change in changes(client, DATAFLOWS, place.namespace, name):
-                line = summary(change.object) if change.type != "DELETED" else f"{name}  gone"
-                if line != said:
-                    said = line
-                    output.say(line)
+            async with changes(client, DATAFLOWS, place.namespace, name) as seen:
+                async for change in seen:
+                    line = summary(change.object) if change.type != "DELETED" else f"{name}  gone"
+                    if line != said:
+                        said = line
+                        output.say(line)
 
     run(follow())
 

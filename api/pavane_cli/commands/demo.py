@@ -302,10 +302,11 @@ class _Demo:
         for container in pod["status"]["containerStatuses"]:
             signal_container(container["containerID"], signal.SIGKILL)
         restarts = sum(each["restartCount"] for each in pod["status"]["containerStatuses"])
-        async for change in changes(client, PODS, self.namespace, name):
-            statuses = (change.object.get("status") or {}).get("containerStatuses") or ()
-            if sum(each["restartCount"] for each in statuses) > restarts or change.type == "DELETED":
-                break
+        async with changes(client, PODS, self.namespace, name) as seen:
+            async for change in seen:
+                statuses = (change.object.get("status") or {}).get("containerStatuses") or ()
+                if sum(each["restartCount"] for each in statuses) > restarts or change.type == "DELETED":
+                    break
         return name
 
     async def _until_current(self, client: kube.KubeClient, shown: _Shown, timeout_s: float, view: LiveView) -> None:

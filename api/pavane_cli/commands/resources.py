@@ -206,8 +206,8 @@ async def _watch(
     where: Where, resource: kube.Resource, name: str | None, namespace: str | None, labels: str = ""
 ) -> None:
     lines: dict[tuple[str, str], str] = {}
-    async with cluster(where) as client:
-        async for change in changes(client, resource, namespace, name, labels):
+    async with cluster(where) as client, changes(client, resource, namespace, name, labels) as seen:
+        async for change in seen:
             metadata = change.object["metadata"]
             line = summary(change.object, "gone" if change.type == "DELETED" else None)
             if lines.get(key := (metadata["namespace"], metadata["name"])) != line:
@@ -217,13 +217,14 @@ async def _watch(
 
 def changes(
     client: kube.KubeClient, resource: kube.Resource, namespace: str | None, name: str | None, labels: str = ""
-) -> AsyncGenerator[kube.Change, None]:
-    """Yield the present resources as ADDED and then every change, for ever; a broken watch goes on where it was.
+) -> contextlib.aclosing[AsyncGenerator[kube.Change, None]]:
+    """Lend the present resources as ADDED and then every change, for ever; a broken watch goes on where it was.
 
     Raises ``kube.Unavailable`` when the API server could not be reached for WATCH_LOST_S.
     """
     fields = f"metadata.name={name}" if name else ""
-    return Informer(client, resource, namespace, labels=labels, fields=fields, patience_s=WATCH_LOST_S).changes()
+    informer = Informer(client, resource, namespace, labels=labels, fields=fields, patience_s=WATCH_LOST_S)
+    return contextlib.aclosing(informer.changes())
 
 
 def summary(document: dict[str, Any], state: str | None = None) -> str:
@@ -398,16 +399,19 @@ async def wait_until(
     last: dict[str, Any] = {}
     with contextlib.suppress(TimeoutError), LiveView() as view:
         async with asyncio.timeout(timeout_s):
-            async for change in changes(client, resource, namespace, name):
-                last = change.object
-                if change.type == "DELETED":
-                    raise UserError(f"{resource.kind} {name} was deleted", ExitCode.NOT_FOUND)
-                view.update(last, summary(last))
-                if done(last):
-                    break
-                failed = condition(last, "Stalled")
-                if failed and failed["status"] == "True" and (last.get("status") or {}).get("failed"):
-                    raise UserError(f"{name}: {failed['reason']}: {failed.get('message', '')}", ExitCode.ATTEMPT_FAILED)
+            async with changes(client, resource, namespace, name) as seen:
+                async for change in seen:
+                    last = change.object
+                    if change.type == "DELETED":
+                        raise UserError(f"{resource.kind} {name} was deleted", ExitCode.NOT_FOUND)
+                    view.update(last, summary(last))
+                    if done(last):
+                        break
+                    failed = condition(last, "Stalled")
+                    if failed and failed["status"] == "True" and (last.get("status") or {}).get("failed"):
+                        raise UserError(
+                            f"{name}: {failed['reason']}: {failed.get('message', '')}", ExitCode.ATTEMPT_FAILED
+                        )
     if last and done(last):
         output.note(view.closing(last))
         return last
@@ -459,14 +463,15 @@ async def _delete(one: One, timeout_s: float | None) -> None:
             async with asyncio.timeout(timeout_s):
                 fields = f"metadata.name={one.name}"
                 informer = Informer(client, one.resource, one.namespace, fields=fields, patience_s=timeout_s)
-                async for found in informer.lists_and_changes():
-                    if isinstance(found, kube.ObjectList):
-                        gone = uid not in [each["metadata"]["uid"] for each in found.items]
-                    else:
-                        gone = found.type == "DELETED"
-                    if gone:
-                        output.say(f"{one.reference} is gone")
-                        return
+                async with contextlib.aclosing(informer.lists_and_changes()) as seen:
+                    async for found in seen:
+                        if isinstance(found, kube.ObjectList):
+                            gone = uid not in [each["metadata"]["uid"] for each in found.items]
+                        else:
+                            gone = found.type == "DELETED"
+                        if gone:
+                            output.say(f"{one.reference} is gone")
+                            return
         except TimeoutError as error:
             text = f"still being deleted after {timeout_s:.0f} s: `pavane why {one.reference}` says what holds it up"
             raise UserError(f"{one.reference} is {text}", ExitCode.TIME_OUT) from error

@@ -45,11 +45,12 @@ async def _status(one: One, follow: bool, form: Format) -> None:
             output.say(summary(document))
         else:
             with LiveView(sys.stdout) as view:
-                async for change in changes(client, one.resource, one.namespace, one.name):
-                    document = change.object
-                    view.update(document, summary(document))
-                    if change.type == "DELETED" or is_current(document) or _failure(document):
-                        break
+                async with changes(client, one.resource, one.namespace, one.name) as seen:
+                    async for change in seen:
+                        document = change.object
+                        view.update(document, summary(document))
+                        if change.type == "DELETED" or is_current(document) or _failure(document):
+                            break
             if change.type != "DELETED" and not _failure(document):
                 output.say(view.closing(document))
         failed = _failure(document)
