@@ -177,6 +177,7 @@ def perform(target: KubeTarget, call: str) -> Answer:
     query |= {"limit": 500} if "limit" in shape else {}
     query |= {"fieldManager": "pavane"} if "fieldManager" in shape else {}
     query |= {"labelSelector": TEST_LABEL} if "labelSelector" in shape else {}
+    query |= {"fieldSelector": "metadata.name=o"} if "fieldSelector" in shape else {}
     name = "o" if "one" in shape else ""
     if key.startswith("customresourcedefinitions"):
         name = "widgets.test.dev" if name else ""
