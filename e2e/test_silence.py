@@ -225,6 +225,7 @@ async def town(
     silent: local.LocalTarget, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> AsyncIterator[Town]:
     monkeypatch.setenv(HOSTS_FILE_VARIABLE, str(silent.folder / ".pavane" / "hosts" / SPACE))
+    monkeypatch.setenv("KUBECONFIG", str(silent.kubeconfig))
     async with AsyncExitStack() as stack:
         kube = await stack.enter_async_context(await KubeClient.connect(KubeTarget(silent.kubeconfig)))
         test = RaftTest(silent, kube, SPACE)

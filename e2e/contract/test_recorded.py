@@ -185,6 +185,11 @@ def perform(target: KubeTarget, call: str) -> Answer:
         None if "all" in shape else target.namespace if resource.namespaced else None, name or None, sub or None
     )
     named = {key: present[key] for key in held}
+    if verb == "get" and resource.plural == "statefulsets" and "o" in present.values():
+        # Its controllers fill in the status in their own time.
+        target.until(
+            resource, "o", lambda found: found and found["status"].get("replicas") == found["spec"]["replicas"]
+        )
     match verb:
         case "get":
             return target.call("GET", path, accept=accept, **query)
