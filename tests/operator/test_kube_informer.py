@@ -277,7 +277,7 @@ async def test_a_server_that_ends_each_watch_at_once_is_not_flooded(
         async with asyncio.timeout(600):
             async for _ in follower(cast("KubeClient", server)):
                 pass
-    assert 600 / AGAIN_MAX_S <= server.watches <= 30
+    assert 600 / AGAIN_MAX_S <= server.watches <= 600 / AGAIN_MAX_S + 10
 
 
 @pytest.mark.looptime
@@ -291,7 +291,7 @@ async def test_nor_is_one_that_calls_each_position_too_old(
         async with asyncio.timeout(600):
             async for _ in follower(cast("KubeClient", server)):
                 pass
-    assert 600 / AGAIN_MAX_S <= server.lists <= 30
+    assert 600 / AGAIN_MAX_S <= server.lists <= 600 / AGAIN_MAX_S + 10
 
 
 @pytest.mark.looptime

@@ -12,8 +12,8 @@ from .resources import Object, Resource
 
 AGAIN_S = 1.0
 """Least time between two questions: a server or a proxy that ends watches at once is not flooded."""
-AGAIN_MAX_S = 30.0
-"""Longest pause; it doubles while nothing is heard."""
+AGAIN_MAX_S = 3.0
+"""Longest pause; it doubles while nothing is heard. Who follows a rollout goes on within ten seconds after a silence."""
 
 
 class Informer:
