@@ -13,7 +13,7 @@ from .resources import Object, Resource
 AGAIN_S = 1.0
 """Least time between two questions: a server or a proxy that ends watches at once is not flooded."""
 AGAIN_MAX_S = 3.0
-"""Longest pause; it doubles while nothing is heard. Who follows a rollout goes on within ten seconds after a silence."""
+"""Longest pause; it doubles while nothing is heard. When all went silent, a watch goes on within ten seconds."""
 
 
 class Informer:
