@@ -17,9 +17,10 @@ import grpc
 
 from bench.cluster import POLL_S, START_TIMEOUT_S, BenchError
 from bench.machine import cpu_s
-from bench.raft import PEERS, SECRET, Peers, free_ports
+from bench.raft import PEERS, SECRET, Peers
 from pavane.raft.client import RaftClient
 from tests.interop import npm
+from tests.services.ports import free_ports
 
 CLIENT_SCRIPT = Path(__file__).parent / "zmq_raft_client.js"
 LINE_BYTES = 16 << 20

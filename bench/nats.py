@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, BenchError
 from bench.machine import cpu_s
-from bench.raft import free_ports
+from tests.services.ports import free_ports
 
 HOST = "127.0.0.1"
 STREAM, SUBJECT = "BENCH", "bench"

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from pavane_operator.crds.definitions import definitions
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kube import KubeError, Object, Target
 from pavane_operator.kube.resources import CRDS, NAMESPACES, STATEFUL_SETS, custom
+from tests.services.ports import free_ports
 
 RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 NAMESPACE, SYSTEM = "bench", "pavane-system"
@@ -261,8 +261,7 @@ async def _until_served(kube: StubClient) -> None:
 
 @contextmanager
 def _operator(folder: Path, plane: ControlPlane) -> Iterator[Operator]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     variables = {
         **os.environ,
         "KUBECONFIG": str(plane.kubeconfig),

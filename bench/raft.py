@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from bench.report import Measure, latencies, median_of
 from pavane.raft.client import RaftClient
 from pavane.raft.curve import CurveKeys, CurveServer
 from pavane.raft.errors import RaftError
+from tests.services.ports import free_ports
 
 PEERS = ("1", "2", "3")
 SECRET = "bench"
@@ -228,12 +228,3 @@ async def _leader(peers: Peers) -> str:
     if leader is None:
         raise BenchError("the cluster has no leader")
     return leader
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

@@ -19,11 +19,12 @@ from bench.cluster import STOP_TIMEOUT_S
 from bench.machine import cpu_s
 from bench.nats import NatsCluster, found_server, syncs
 from bench.options import Options
-from bench.raft import MICRO, free_ports
+from bench.raft import MICRO
 from bench.report import Measure, latencies, median_of
 from bench.waltz_node import HOST
 from pavane.waltz.client import Waltz
 from pavane_cli import output
+from tests.services.ports import free_ports
 
 PARTITIONS = 4
 NODES = 3

@@ -16,10 +16,11 @@ from pathlib import Path
 
 from bench.cluster import STOP_TIMEOUT_S, BenchError
 from bench.options import Options
-from bench.raft import MICRO, free_ports
+from bench.raft import MICRO
 from bench.report import Measure, median_of
 from bench.waltz import Log
 from bench.waltz_node import HOST
+from tests.services.ports import free_ports
 
 RATIOS = {"off": "", "1 %": "0.01", "100 %": "1"}
 APPENDS = 60_000  # of a run: three seconds and more, for spans are sent each second

@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from e2e.kubernetes.tools import CONTROL_PLANE, ToolError, find
 from pavane_local.certs import ensure_credentials, kubeconfig, write_private
+from tests.services.ports import free_ports
 
 ADDRESS = "127.0.0.1"
 START_S = 60.0
@@ -82,7 +82,7 @@ def control_plane(folder: Path, *, endpoints: bool = True) -> Iterator[ControlPl
     shutil.rmtree(folder / "etcd", ignore_errors=True)
     pki = folder / "pki"
     ensure_credentials(pki)
-    ports = _free_ports(3)
+    ports = free_ports(3)
     plane = ControlPlane(folder, f"https://{ADDRESS}:{ports[2]}", (pki / "server.crt").read_bytes())
     _write_users(plane)
     commands = {
@@ -183,15 +183,6 @@ def _controllers(plane: ControlPlane, *, endpoints: bool) -> list[str]:
 def _client_flags(plane: ControlPlane, user: str) -> list[str]:
     # Port 0: nobody asks for metrics.
     return [f"--kubeconfig={_kubeconfig_of(plane, user)}", "--leader-elect=false", "--secure-port=0"]
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that nobody listens on, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((ADDRESS, 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextlib.contextmanager

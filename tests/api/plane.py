@@ -1,7 +1,6 @@
 """A control plane over an embedded cluster, in this process, with real TLS between the two."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pavane_local.api.auth import Tokens
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
 from pavane_operator.kube import KubeClient, Target
 from pavane_operator.kube.resources import PODS, SECRETS, Resource
+from tests.services.ports import free_ports
 
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 IDENT = "of the test"
@@ -90,8 +90,7 @@ async def created(plane: Plane, name: str = "q", **spec: Any) -> httpx2.Response
 @asynccontextmanager
 async def peer(folder: Path, machine: str) -> AsyncIterator[RaftServer]:
     """A peer of its own in this process."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    url = f"tcp://127.0.0.1:{free_ports(1)[0]}"
     config = Config(id="1", ident=IDENT.encode(), url=url, peers=(("1", url),), machine=machine)
     server = RaftServer(config, data=folder, bind=url)
     await server.start()

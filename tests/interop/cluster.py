@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -20,6 +19,7 @@ from pavane.raft.offline.store import StoredLog
 from pavane.raft.wire import RequestLogInfoReply
 from tests.interop import raw
 from tests.interop.raw import IDENT
+from tests.services.ports import free_ports
 
 WAIT_S = 30.0
 PAUSE_S = 0.02
@@ -51,11 +51,7 @@ def until(condition: Callable[[], Result | None], what: str = "", seconds: float
 
 
 def free_urls(count: int) -> list[str]:
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [f"tcp://127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+    return [f"tcp://127.0.0.1:{port}" for port in free_ports(count)]
 
 
 @dataclass

@@ -5,7 +5,6 @@ import base64
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from pavane.raft.keys import RaftKeys
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
 from pavane_operator.kube import KubeClient, Target
 from pavane_operator.kube.resources import EVENTS, LEASES, PODS, SECRETS, Object, Resource, custom
+from tests.services.ports import free_ports
 
 RAFT_CLUSTERS = custom("RaftCluster", "raftclusters")
 NAMESPACE = "default"
@@ -46,8 +46,7 @@ class Rig:
 
     async def start_operator(self, module: str = "pavane_operator.runtime.main", **settings: str) -> None:
         """Start the operator that `module` runs, with these variables."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.health_port = free.getsockname()[1]
+        (self.health_port,) = free_ports(1)
         variables = {
             **os.environ,
             "KUBECONFIG": str(self.local.kubeconfig),

@@ -24,6 +24,7 @@ from pavane.swim.member import EVENTS_MAX, MemberFailedError, SwimMember
 from pavane.swim.state.envelope import key_id
 from pavane.swim.wire.values import Address, NodeStage, State
 from tests.services.eventually import eventually
+from tests.services.ports import free_ports
 from tests.sim.swim.sizes import figures, sized
 
 # Ten times faster than a LAN's, which shortens tests and changes no rule.
@@ -190,9 +191,7 @@ async def test_who_left_comes_back_in_the_same_process(group: Group) -> None:
 
 async def test_the_seed_may_start_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pavane.swim.core.dialing.WAIT_S", 0.02)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     async with SwimMember(Config(profile=FAST), ("127.0.0.1", 0), [f"localhost:{port}"]) as early:
         retry = await first(early, Happened.JOIN_RETRY)
         assert retry.kind is Happened.JOIN_RETRY
