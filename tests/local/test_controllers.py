@@ -104,9 +104,9 @@ async def test_a_changed_template_reaches_a_pod_only_when_it_is_deleted(tmp_path
         container = {"name": "main", "image": "pavane:other", "command": FOREVER}
         patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
         await node.cluster.patch(SETS, "default", "db", patch)
-        await eventually(lambda: node.cluster.get(SETS, "default", "db")["status"]["updatedReplicas"] == 0)
+        await eventually(lambda: node.cluster.get(SETS, "default", "db")["status"].get("updatedReplicas", 0) == 0)
         await node.cluster.delete("pods", "default", "db-0")
-        await eventually(lambda: node.cluster.get(SETS, "default", "db")["status"]["updatedReplicas"] == 1)
+        await eventually(lambda: node.cluster.get(SETS, "default", "db")["status"].get("updatedReplicas") == 1)
         await eventually(lambda: ready(node) == 2)
         assert node.pod("db-0")["spec"]["containers"][0]["image"] == "pavane:other"
         assert node.pod("db-1")["metadata"]["uid"] == uid

@@ -97,10 +97,10 @@ async def _tell(cluster: Cluster, found: Object, pods: dict[int, Object]) -> Non
     ready = sum(map(is_ready, pods.values()))
     status = {
         "observedGeneration": found["metadata"].get("generation", 1), "collisionCount": 0,
-        "replicas": len(pods), "readyReplicas": ready, "availableReplicas": ready,
-        "currentReplicas": hashes.count(current), "updatedReplicas": updated,
-        "currentRevision": current, "updateRevision": update,
+        "replicas": len(pods), "availableReplicas": ready, "currentRevision": current, "updateRevision": update,
     }  # fmt: skip
-    if status != found.get("status"):
-        patch = {"metadata": {"uid": found["metadata"]["uid"]}, "status": status}
+    counts = {"readyReplicas": ready, "currentReplicas": hashes.count(current), "updatedReplicas": updated}
+    changed = status | {name: count or None for name, count in counts.items()}  # a real server leaves these out at 0
+    if status | {name: count for name, count in counts.items() if count} != found.get("status"):
+        patch = {"metadata": {"uid": found["metadata"]["uid"]}, "status": changed}
         await cluster.patch(RESOURCE, *name_of(found), patch, subresource="status")
