@@ -16,12 +16,12 @@ from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.wire.stages import Stage
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.port import Kind
 from pavane_operator.kinds.registry import kinds
 from pavane_operator.kube import KubeClient, KubeError, NotFound, Object
 from pavane_operator.kube.client import MERGE
 from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS
 from pavane_operator.plan.model import GENERATION_LABEL, Facts, Observed, Resource
+from pavane_operator.plan.port import Kind
 from pavane_operator.runtime.main import run
 from pavane_operator.runtime.observe import SERVICE_NAME_LABEL
 from pavane_operator.runtime.operator import MANAGED_SELECTOR

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.port import Kind
 from pavane_operator.kinds.registry import kinds
 from pavane_operator.plan.model import SPEC_HASH_ANNOTATION, Manifest, Repair, Resource
+from pavane_operator.plan.port import Kind
 from pavane_operator.runtime.main import run as run_operator
 
 MARK = "example.org/rendered-by"

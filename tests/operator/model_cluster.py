@@ -12,7 +12,6 @@ from typing import Any
 from pavane.wire.stages import Stage
 from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.status import State, Status
-from pavane_operator.kinds.port import Kind
 from pavane_operator.kinds.raft.scaling import Membership, next_members
 from pavane_operator.plan.model import (
     FINALIZER,
@@ -29,6 +28,7 @@ from pavane_operator.plan.model import (
     Resource,
     RunStep,
 )
+from pavane_operator.plan.port import Kind
 from tests.operator.model_cluster_kind import KIND, NAME, SCALE, START, UID, body_of, spec_of
 
 

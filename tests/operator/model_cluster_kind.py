@@ -15,7 +15,6 @@ from pavane_operator.crds.base import Mark, marked
 from pavane_operator.crds.common import CommonSpec, VolumesSpec
 from pavane_operator.crds.descriptor import Definition
 from pavane_operator.crds.status import Status
-from pavane_operator.kinds.port import NOTHING, Kind, PromotionStep
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     REPAIR_ANNOTATION,
@@ -28,6 +27,7 @@ from pavane_operator.plan.model import (
     Settings,
     Writers,
 )
+from pavane_operator.plan.port import NOTHING, Kind, PromotionStep
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAME = "thing"

@@ -27,7 +27,7 @@ CORE = [
 def test_there_is_a_kind_and_a_core() -> None:
     assert "raft" in KINDS
     names = {str(path.relative_to(ROOT)) for path in CORE}
-    assert {"plan/planner.py", "plan/table.py", "kinds/port.py", "runtime/reconcile.py"} <= names
+    assert {"plan/planner.py", "plan/table.py", "plan/port.py", "runtime/reconcile.py"} <= names
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(ROOT)))

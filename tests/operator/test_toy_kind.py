@@ -37,7 +37,7 @@ FILES = {
     ''',
     "kinds/toy/__init__.py": """
         from pavane_operator.crds.toycluster import DEFINITION
-        from pavane_operator.kinds.port import Kind, PromotionStep
+        from pavane_operator.plan.port import Kind, PromotionStep
         from pavane_operator.kinds.toy.promotion import ToyPromotion
         from pavane_operator.kinds.toy.render import ToyRenderer
 
@@ -60,7 +60,7 @@ FILES = {
     """,
     "kinds/toy/render.py": """
         from pavane_operator.kinds.base import BaseRenderer
-        from pavane_operator.kinds.port import NOTHING
+        from pavane_operator.plan.port import NOTHING
         from pavane_operator.objects import generations, pods
         from pavane_operator.objects.generations import Content
         from pavane_operator.objects.names import Names

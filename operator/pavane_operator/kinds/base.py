@@ -14,7 +14,7 @@ from pavane_operator.plan.model import Child, Manifest, Problem, Resource
 
 
 class BaseRenderer:
-    """The parts of `pavane_operator.kinds.port.Renderer` that are the same for kinds with one role per generation."""
+    """The parts of `pavane_operator.plan.port.Renderer` that are the same for kinds with one role per generation."""
 
     names: ClassVar[Names]
     """Of the role whose pods make a generation."""

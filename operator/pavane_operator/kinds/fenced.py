@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from pavane.wire.stages import Stage
-from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.plan.model import Facts, Observed, OwnCondition, Pod, Problem, Resource
+from pavane_operator.plan.port import PromotionStep
 
 ALLOW_WRITES = "AllowWrites"
 STEPS = (PromotionStep(ALLOW_WRITES, irreversible=True, allow_writes=True),)
@@ -19,7 +19,7 @@ BOOTSTRAP_STEPS = (PromotionStep(ALLOW_WRITES, allow_writes=True),)
 
 
 class FencedPromotion:
-    """Implements `pavane_operator.kinds.port.Promotion` for one resource."""
+    """Implements `pavane_operator.plan.port.Promotion` for one resource."""
 
     working: ClassVar[str]
     """What the pod that leads does, for a condition."""

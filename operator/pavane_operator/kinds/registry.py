@@ -6,7 +6,8 @@ from importlib import import_module
 
 from pavane_operator.crds.definitions import KINDS, PODLESS
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.port import Kind, PodlessFactory
+from pavane_operator.kinds.podless import PodlessFactory
+from pavane_operator.plan.port import Kind
 
 
 def kinds(defaults: RenderDefaults) -> tuple[Kind, ...]:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from pavane_operator.crds.rollout import Strategy
 from pavane_operator.crds.status import Blocker, State
-from pavane_operator.kinds.port import PromotionStep
+from pavane_operator.plan.port import PromotionStep
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION, Snapshot
 
 SERVE = "Serve"

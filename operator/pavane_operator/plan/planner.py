@@ -19,7 +19,6 @@ from pavane_operator.crds.status import (
     State,
     Status,
 )
-from pavane_operator.kinds.port import Kind
 from pavane_operator.plan.blockers import blockers
 from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find, replicas_of
 from pavane_operator.plan.conditions import conditions
@@ -37,6 +36,7 @@ from pavane_operator.plan.model import (
     parse_time,
 )
 from pavane_operator.plan.numbering import rebuilt_status
+from pavane_operator.plan.port import Kind
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.table import TABLE
 from pavane_operator.plan.view import View

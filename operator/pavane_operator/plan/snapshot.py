@@ -5,7 +5,6 @@ from functools import cached_property
 
 from pavane_operator.crds.common import VolumeSpec, rollout_id
 from pavane_operator.crds.status import Condition, Result, Rollout, State, Status, Truth
-from pavane_operator.kinds.port import Kind
 from pavane_operator.plan.children import REVISION, SERVICE, VOLUME, find
 from pavane_operator.plan.model import (
     DELETE_IN_USE_ANNOTATION,
@@ -26,6 +25,7 @@ from pavane_operator.plan.model import (
     Settings,
     parse_number,
 )
+from pavane_operator.plan.port import Kind
 
 RETIRE = "Retire"
 """Recorded with `Retiring`; its time is when the old generation lost the fence."""

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from pavane_operator.crds.definitions import PODLESS, definitions
-from pavane_operator.kinds.port import Kind
 from pavane_operator.kube import KubeClient, KubeError
 from pavane_operator.kube.resources import CRDS, GROUP, VERSION, Object
+from pavane_operator.plan.port import Kind
 
 
 async def awaited_definitions(kube: KubeClient, kinds: Iterable[Kind]) -> AsyncIterator[str]:

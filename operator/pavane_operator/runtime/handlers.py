@@ -8,11 +8,12 @@ from typing import Any
 import aiohttp
 import kopf
 
-from pavane_operator.kinds.port import Kind, PodlessKind
+from pavane_operator.kinds.podless import PodlessKind
 from pavane_operator.kube.client import WATCH_SILENCE_S, WATCH_TIMEOUT_S
 from pavane_operator.kube.library import Credentials, connector
 from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
+from pavane_operator.plan.port import Kind
 from pavane_operator.runtime.operator import MANAGED, Operator
 from pavane_operator.runtime.reconcile import CHILD_TYPES
 

@@ -22,12 +22,13 @@ from pavane.runtime.process import EXIT_USAGE, Process, write_termination_log
 from pavane.runtime.process import run as run_process
 from pavane.runtime.settings import SettingsError
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.port import Kind, PodlessKind
+from pavane_operator.kinds.podless import PodlessKind
 from pavane_operator.kinds.registry import kinds as all_kinds
 from pavane_operator.kinds.registry import podless
 from pavane_operator.kube import ConnectError, KubeClient, KubeError, Target, pods_http
 from pavane_operator.kube.library import Credentials, load
 from pavane_operator.plan.model import Settings
+from pavane_operator.plan.port import Kind
 from pavane_operator.runtime import handlers
 from pavane_operator.runtime.cache import Cache
 from pavane_operator.runtime.definitions import awaited_definitions

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pavane_operator.crds.tls import TlsSpec
-from pavane_operator.kinds.port import Kind
 from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, VOLUME_CLAIMS, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
@@ -22,6 +21,7 @@ from pavane_operator.plan.model import (
     StageView,
     parse_number,
 )
+from pavane_operator.plan.port import Kind
 from pavane_operator.runtime.cache import belongs_to
 from pavane_operator.tls.names import certificate_secret
 

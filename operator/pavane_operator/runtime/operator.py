@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import structlog
 
 from pavane.runtime.metrics import Metric
-from pavane_operator.kinds.port import Kind
 from pavane_operator.kube import KubeError
 from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import parse_time
+from pavane_operator.plan.port import Kind
 from pavane_operator.runtime.cache import belongs_to
 from pavane_operator.runtime.keepers import Keepers
 from pavane_operator.runtime.metrics import Source

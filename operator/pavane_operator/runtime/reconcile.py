@@ -19,7 +19,6 @@ from pavane.parts.backoff import backoff_s
 from pavane.wire.stages import Stage
 from pavane_operator.crds.definitions import definition_of, referring
 from pavane_operator.crds.status import State, Status
-from pavane_operator.kinds.port import Kind, Promotion
 from pavane_operator.kube import Conflict, Gone, KubeClient, KubeError, TooManyRequests, Unavailable
 from pavane_operator.kube.resources import (
     BUDGETS,
@@ -57,6 +56,7 @@ from pavane_operator.plan.model import (
     Undo,
 )
 from pavane_operator.plan.planner import plan as make_plan
+from pavane_operator.plan.port import Kind, Promotion
 from pavane_operator.plan.snapshot import release_of
 from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
 from pavane_operator.runtime.events import EventRecorder, EventType

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 import structlog
 
 from pavane.parts.backoff import backoff_s
-from pavane_operator.kinds.port import Promotion
 from pavane_operator.plan.model import Observed, Resource, StepCall
+from pavane_operator.plan.port import Promotion
 
 STEP_TIMEOUT_S = 10.0
 """Per call (docs/specs/operator.md 3); what is left then is taken up by the next one."""

@@ -6,7 +6,7 @@ from pavane_operator.kinds.computecluster.promotion import ComputePromotion
 from pavane_operator.kinds.computecluster.render import ComputeRenderer
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.fenced import BOOTSTRAP_STEPS, STEPS
-from pavane_operator.kinds.port import Kind
+from pavane_operator.plan.port import Kind
 
 
 def kind(defaults: RenderDefaults) -> Kind:

@@ -15,7 +15,7 @@ from pavane_operator.plan.model import Facts, Manifest, Observed, OwnCondition, 
 
 
 class ComputePromotion(FencedPromotion):
-    """Implements `pavane_operator.kinds.port.Promotion` for one resource."""
+    """Implements `pavane_operator.plan.port.Promotion` for one resource."""
 
     working = "writes views"
 

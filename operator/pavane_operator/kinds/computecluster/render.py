@@ -13,7 +13,6 @@ from pavane_operator.crds.values import parse_duration, parse_quantity
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.computecluster import executors, names
 from pavane_operator.kinds.computecluster.scripts import faults
-from pavane_operator.kinds.port import NOTHING
 from pavane_operator.kinds.waltz.names import SERVERS as WALTZ_SERVERS
 from pavane_operator.kinds.waltz.names import WALTZ_PORT, client_secret
 from pavane_operator.objects import generations, pods
@@ -24,6 +23,7 @@ from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs, Mount, variable
 from pavane_operator.objects.policies import Ports, network_policies, rule_from
 from pavane_operator.plan.model import Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.plan.port import NOTHING
 
 KEPT_BY_REPAIRS = ("waltzClusterRef", "partitions", "replicas")
 """Fields that the chains in the log, or the pods of a generation among each other, depend on (2.13)."""
@@ -39,7 +39,7 @@ STATE_MEMORY_MIB_MIN = 32
 
 
 class ComputeRenderer(BaseRenderer):
-    """Implements `pavane_operator.kinds.port.Renderer`."""
+    """Implements `pavane_operator.plan.port.Renderer`."""
 
     names = names.CONTROLLER
     kept_by_repairs = KEPT_BY_REPAIRS

@@ -5,7 +5,7 @@ from pavane_operator.kinds.coordinator.promotion import STEPS, CoordinatorPromot
 from pavane_operator.kinds.coordinator.render import CoordinatorRenderer
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.fenced import BOOTSTRAP_STEPS
-from pavane_operator.kinds.port import Kind
+from pavane_operator.plan.port import Kind
 
 
 def kind(defaults: RenderDefaults) -> Kind:

@@ -6,15 +6,15 @@ from typing import Any
 
 from pavane_operator.crds.coordinator import CoordinatorSpec
 from pavane_operator.kinds.fenced import ALLOW_WRITES, FencedPromotion
-from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.plan.model import Pod, Resource
+from pavane_operator.plan.port import PromotionStep
 
 STEPS = (PromotionStep(ALLOW_WRITES, irreversible=True, allow_writes=True, serves=True),)
 """A takeover is a matter of a tenth of a second, in which callers are refused and come again."""
 
 
 class CoordinatorPromotion(FencedPromotion):
-    """Implements `pavane_operator.kinds.port.Promotion` for one resource."""
+    """Implements `pavane_operator.plan.port.Promotion` for one resource."""
 
     working = "takes calls"
 

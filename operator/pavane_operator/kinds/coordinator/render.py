@@ -12,7 +12,6 @@ from pavane_operator.crds.coordinator import CoordinatorSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.coordinator import names, pod
-from pavane_operator.kinds.port import NOTHING
 from pavane_operator.kinds.waltz.names import SERVERS as WALTZ_SERVERS
 from pavane_operator.kinds.waltz.names import WALTZ_PORT, client_secret
 from pavane_operator.objects import generations
@@ -22,6 +21,7 @@ from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, network_policies
 from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.plan.port import NOTHING
 
 OTHERS = "Secret/"
 """So begins in `references` what Coordinators of the namespace show on their links (`Kind.trusts_others`)."""
@@ -38,7 +38,7 @@ PORTS = Ports(
 
 
 class CoordinatorRenderer(BaseRenderer):
-    """Implements `pavane_operator.kinds.port.Renderer`."""
+    """Implements `pavane_operator.plan.port.Renderer`."""
 
     names = names.NAMES
     kept_by_repairs = KEPT_BY_REPAIRS

@@ -21,7 +21,7 @@ from pavane.runtime.ops import OPS_PORT
 from pavane_operator.crds.computecluster import DEFINITION as COMPUTE
 from pavane_operator.crds.dataflow import DEFINITION, DataflowStatus
 from pavane_operator.kinds.dataflow.handing import MANAGER, Handing, Verdict, handing, missing, owned, status
-from pavane_operator.kinds.port import Members
+from pavane_operator.kinds.podless import Members
 from pavane_operator.kube import Conflict, Invalid, KubeClient, KubeError
 from pavane_operator.kube.resources import PODS, Object, Resource, custom
 from pavane_operator.plan.model import GENERATION_LABEL

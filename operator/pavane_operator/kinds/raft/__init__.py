@@ -2,9 +2,9 @@
 
 from pavane_operator.crds.raftcluster import DEFINITION
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.port import Kind
 from pavane_operator.kinds.raft.promotion import BOOTSTRAP_STEPS, STEPS, RaftPromotion
 from pavane_operator.kinds.raft.render import RaftRenderer
+from pavane_operator.plan.port import Kind
 
 
 def kind(defaults: RenderDefaults) -> Kind:

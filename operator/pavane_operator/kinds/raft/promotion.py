@@ -21,7 +21,6 @@ from pavane.raft.state.configuration import Members
 from pavane.raft.wire import rollout_reqid
 from pavane.runtime.names import bracketed
 from pavane_operator.crds.raftcluster import RaftClusterSpec
-from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.raft import names
 from pavane_operator.kinds.raft.facts import (
     ALLOW_WRITES,
@@ -37,6 +36,7 @@ from pavane_operator.kinds.raft.keys import known, name_of
 from pavane_operator.kinds.raft.peers import peer_view
 from pavane_operator.plan.children import find
 from pavane_operator.plan.model import Facts, Observed, Resource
+from pavane_operator.plan.port import PromotionStep
 
 STEPS = (PromotionStep(ALLOW_WRITES, allow_writes=True), PromotionStep(CHANGE_MEMBERS, irreversible=True))
 BOOTSTRAP_STEPS = (PromotionStep(ALLOW_WRITES, allow_writes=True),)
@@ -58,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 
 class RaftPromotion:
-    """Implements `pavane_operator.kinds.port.Promotion` for one resource.
+    """Implements `pavane_operator.plan.port.Promotion` for one resource.
 
     Pods are addressed by what the API server says of them, never by DNS: a name may be older than its pod.
     """

@@ -17,7 +17,6 @@ from pavane.application.finding import FILE, Connection
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.kinds.base import BaseRenderer
-from pavane_operator.kinds.port import NOTHING
 from pavane_operator.kinds.raft import keys, names, pod
 from pavane_operator.kinds.raft.settings import config_problem, timers_ms
 from pavane_operator.objects import generations
@@ -27,6 +26,7 @@ from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, network_policies
 from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.plan.port import NOTHING
 
 KEPT_BY_REPAIRS = ("clusterId", "secretRef", "stateMachine", "storage", "tls")
 """Fields that volumes, or the members of a generation among each other, depend on (2.13)."""
@@ -40,7 +40,7 @@ PORTS = Ports(
 
 
 class RaftRenderer(BaseRenderer):
-    """Implements `pavane_operator.kinds.port.Renderer`."""
+    """Implements `pavane_operator.plan.port.Renderer`."""
 
     names = names.NAMES
     kept_by_repairs = KEPT_BY_REPAIRS

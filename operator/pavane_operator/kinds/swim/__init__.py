@@ -2,9 +2,9 @@
 
 from pavane_operator.crds.swimgroup import DEFINITION
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.port import Kind
 from pavane_operator.kinds.swim.promotion import BOOTSTRAP_STEPS, STEPS, SwimPromotion
 from pavane_operator.kinds.swim.render import SwimRenderer
+from pavane_operator.plan.port import Kind
 
 PARTINGS = 4
 """A quarter of the old members leaves at a time (docs/specs/swim.md 16.4)."""

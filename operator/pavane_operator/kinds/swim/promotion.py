@@ -12,11 +12,11 @@ from datetime import datetime
 import httpx2
 
 from pavane.wire.stages import Stage
-from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.swim.facts import ACTIVATE, ALLOW_WRITES, facts
 from pavane_operator.kinds.swim.members import Table, ask
 from pavane_operator.kube import pods_http
 from pavane_operator.plan.model import Facts, Observed, Resource
+from pavane_operator.plan.port import PromotionStep
 
 STEPS = (
     PromotionStep(ACTIVATE, irreversible=True, rendered=True),
@@ -30,7 +30,7 @@ ASK_TIMEOUT_S = 0.5
 
 
 class SwimPromotion:
-    """Implements `pavane_operator.kinds.port.Promotion` for one resource."""
+    """Implements `pavane_operator.plan.port.Promotion` for one resource."""
 
     def __init__(self, namespace: str, name: str, uid: str) -> None:
         self._http: httpx2.AsyncClient | None = None

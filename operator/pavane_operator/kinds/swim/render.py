@@ -9,7 +9,6 @@ import yaml
 
 from pavane_operator.crds.swimgroup import Encryption, SwimGroupSpec
 from pavane_operator.kinds.base import BaseRenderer, known_generations
-from pavane_operator.kinds.port import NOTHING
 from pavane_operator.kinds.swim import keys, names, pod
 from pavane_operator.kinds.swim.settings import config_problem
 from pavane_operator.objects import generations
@@ -19,6 +18,7 @@ from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, network_policies
 from pavane_operator.plan.model import Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.plan.port import NOTHING
 
 KEPT_BY_REPAIRS = ("encryption", "group", "tls")
 """Fields that the members of a generation depend on among each other (2.13)."""
@@ -33,7 +33,7 @@ PORTS = Ports(
 
 
 class SwimRenderer(BaseRenderer):
-    """Implements `pavane_operator.kinds.port.Renderer`."""
+    """Implements `pavane_operator.plan.port.Renderer`."""
 
     names = names.NAMES
     kept_by_repairs = KEPT_BY_REPAIRS

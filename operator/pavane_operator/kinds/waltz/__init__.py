@@ -2,9 +2,9 @@
 
 from pavane_operator.crds.waltzcluster import DEFINITION
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.port import Kind
 from pavane_operator.kinds.waltz.promotion import BOOTSTRAP_STEPS, STEPS, WaltzPromotion
 from pavane_operator.kinds.waltz.render import WaltzRenderer
+from pavane_operator.plan.port import Kind
 
 
 def kind(defaults: RenderDefaults) -> Kind:

@@ -21,12 +21,12 @@ from pavane.waltz.errors import WaltzError
 from pavane.waltz.state.metadata import Metadata, MetadataError, OtherCluster, Paths
 from pavane.waltz.wire import blobs
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
-from pavane_operator.kinds.port import PromotionStep
 from pavane_operator.kinds.waltz import metadata, names
 from pavane_operator.kinds.waltz.copies import told_by
 from pavane_operator.kinds.waltz.facts import ALLOW_WRITES, SET_ROLLOUT, Registry, facts
 from pavane_operator.kube import pods_http
 from pavane_operator.plan.model import Facts, Observed, Resource
+from pavane_operator.plan.port import PromotionStep
 
 STEPS = (PromotionStep(SET_ROLLOUT, irreversible=True), PromotionStep(ALLOW_WRITES, allow_writes=True))
 BOOTSTRAP_STEPS = (PromotionStep(ALLOW_WRITES, allow_writes=True),)
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class WaltzPromotion:
-    """Implements `pavane_operator.kinds.port.Promotion` for one resource."""
+    """Implements `pavane_operator.plan.port.Promotion` for one resource."""
 
     def __init__(self, namespace: str, name: str, uid: str) -> None:
         self._name = name

@@ -10,7 +10,6 @@ from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration, parse_quantity
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
 from pavane_operator.kinds.base import BaseRenderer
-from pavane_operator.kinds.port import NOTHING
 from pavane_operator.kinds.waltz import metadata, names, pod
 from pavane_operator.objects import generations
 from pavane_operator.objects.budget import disruption_budget, standing_budget
@@ -19,6 +18,7 @@ from pavane_operator.objects.owned import owned, service_account
 from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, network_policies
 from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.plan.port import NOTHING
 from pavane_operator.tls.names import certificate_secret
 
 KEPT_BY_REPAIRS = ("clusterName", "metadata", "partitions", "storage", "tls")
@@ -37,7 +37,7 @@ STANDING_GENERATION = 1
 
 
 class WaltzRenderer(BaseRenderer):
-    """Implements `pavane_operator.kinds.port.Renderer`."""
+    """Implements `pavane_operator.plan.port.Renderer`."""
 
     names = names.SERVERS
     kept_by_repairs = KEPT_BY_REPAIRS

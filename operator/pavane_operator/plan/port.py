@@ -1,16 +1,12 @@
 """The port that each kind implements; the planner and runtime know nothing else of it (docs/specs/operator.md 3)."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import httpx2
-
 from pavane_operator.crds.descriptor import Definition
-from pavane_operator.kube import KubeClient
-from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import Child, Facts, Manifest, Observed, Problem, Repair, Resource, Writers
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -146,35 +142,3 @@ class Kind:
     def stage_kind(self) -> str:
         """What its pods call themselves on the stage port."""
         return self.definition.folder
-
-
-Members = Callable[[str, str, str], Sequence[tuple[ResourceType, dict[str, Any]]]]
-"""What is known to belong to a resource, by kind, namespace and name: the type and the object of each."""
-
-
-class PodlessKind(Protocol):
-    """Looks after all resources of a kind without pods: no plan and no rollout, a pass over all of them."""
-
-    @property
-    def watched(self) -> tuple[ResourceType, ...]:
-        """The types whose changes it hears of."""
-
-    def changed(self) -> None:
-        """Something of a watched type came, changed or went."""
-
-    async def run(self) -> None:
-        """Does not return."""
-
-
-class PodlessFactory(Protocol):
-    """Makes what looks after a kind without pods, in some namespaces; none = all."""
-
-    def __call__(
-        self,
-        kube: KubeClient,
-        http: httpx2.AsyncClient,
-        members: Members,
-        now: Callable[[], datetime],
-        namespaces: Sequence[str] = (),
-    ) -> PodlessKind:
-        """Nothing is done before `run`."""
