@@ -54,8 +54,8 @@ def test_the_end_of_a_users_certificate_stands_in_the_status_and_is_warned_of_in
         found = lab.plan(Certificates(expires_at=end))
         assert found.status is not None
         assert found.status.certificate_expires_at == end
-        assert [event.reason for event in found.standing] == told
-    assert all(event.warning and f"{end:%Y-%m-%d}" in event.note for event in found.standing)
+        assert [event.reason for event in found.lasting] == told
+    assert all(event.warning and f"{end:%Y-%m-%d}" in event.note for event in found.lasting)
 
 
 def test_certificates_come_before_the_pods_that_mount_them() -> None:

@@ -12,8 +12,8 @@ from tests.operator.model_cluster_kind import SERVING_EARLY
 from tests.operator.test_plan_status import Lab
 
 
-def standing(lab: Lab, **observed: Any) -> list[str]:
-    return [event.reason for event in lab.plan(**observed).standing]
+def lasting(lab: Lab, **observed: Any) -> list[str]:
+    return [event.reason for event in lab.plan(**observed).lasting]
 
 
 def test_who_waits_for_approval_says_so_until_it_is_given() -> None:
@@ -22,9 +22,9 @@ def test_who_waits_for_approval_says_so_until_it_is_given() -> None:
     lab.world.rollout(restart="1")
     lab.until(lambda world: world.state is State.CAUGHT_UP)
     assert "CaughtUp" in lab.events
-    assert standing(lab) == ["WaitingForApproval"]
+    assert lasting(lab) == ["WaitingForApproval"]
     lab.world.rollout(promote=2)
-    assert standing(lab) == []
+    assert lasting(lab) == []
 
 
 def test_a_pod_of_a_retired_generation_is_told() -> None:
@@ -32,23 +32,23 @@ def test_a_pod_of_a_retired_generation_is_told() -> None:
     lab.active(1)
     lab.world.rollout(restart="1")
     lab.active(2)
-    assert standing(lab) == []
+    assert lasting(lab) == []
     seen = lab.operator.observe()
     late = dataclasses.replace(seen.pods[0], name="late", uid="late", generation=1)
-    assert standing(lab, pods=(*seen.pods, late)) == ["FencedPod"]
+    assert lasting(lab, pods=(*seen.pods, late)) == ["FencedPod"]
 
 
 def test_a_template_that_is_not_its_revisions_any_more_is_told() -> None:
     lab = Lab()
     lab.active(1)
-    assert standing(lab) == []
+    assert lasting(lab) == []
     children = []
     for child in lab.operator.observe().children:
         body: Any = copy.deepcopy(dict(child.body))
         if child.kind == "StatefulSet":
             body["spec"]["template"] = {"spec": {"containers": []}}
         children.append(dataclasses.replace(child, body=body))
-    assert standing(lab, children=tuple(children)) == ["TemplateDrift"]
+    assert lasting(lab, children=tuple(children)) == ["TemplateDrift"]
     told = {each.type: each for each in lab.status(children=tuple(children)).conditions}
     assert told["TemplateDrift"].status is Truth.TRUE
     assert "thing-server-g1" in told["TemplateDrift"].message
@@ -75,13 +75,13 @@ def test_a_lost_quorum_is_told_once_an_election_would_be_over() -> None:
     lab.until(lambda world: lab.plan().empty)
     down = dataclasses.replace(lab.operator.observe().facts, down=Problem("NoQuorum", "log-1 does not answer"))
     first = lab.plan(facts=down)
-    assert first.standing == ()
+    assert first.lasting == ()
     assert first.status is not None
     lab.world.write_status(first.status.dump(), lab.world.resource_version)
     again_at = lab.plan(facts=down).wake_at
     assert again_at is not None
     lab.world.now = again_at
-    (event,) = lab.plan(facts=down).standing
+    (event,) = lab.plan(facts=down).lasting
     assert (event.reason, event.warning) == ("NoQuorum", True)
     assert "log-1 does not answer" in event.note
 

@@ -34,7 +34,7 @@ def test_what_is_referred_to_serves_on_and_says_who_holds_it(held: Lab) -> None:
     assert "WaltzCluster/log" in condition.message
     assert DELETE_IN_USE_ANNOTATION in condition.message
     assert conditions_of(held.world.status)["Ready"] == ("True", "Serving")
-    assert [event.reason for event in held.plan().standing] == ["InUse"]
+    assert [event.reason for event in held.plan().lasting] == ["InUse"]
     for _ in range(5):
         held.world.now += DELETION_LIMIT
         held.until(lambda world: held.plan().empty)

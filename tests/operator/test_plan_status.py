@@ -49,7 +49,7 @@ class Lab:
                     return self.world
                 turn = self.operator.turn()
                 self.events += [event.reason for event in turn.events]
-                self.told += [event.reason for event in turn.standing]
+                self.told += [event.reason for event in turn.lasting]
                 if turn.empty:
                     break
             self.world.tick()

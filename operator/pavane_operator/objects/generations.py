@@ -105,22 +105,22 @@ def revision(
     return Manifest.of(body, create_only=True)
 
 
-def repair_problem(resource: Resource, standing: Child, kept: Sequence[str]) -> Problem | None:
-    """Why a repair is refused: one of the fields `kept` differs from what the revision `standing` holds."""
-    recorded = standing.body["data"]["fields"]
+def repair_problem(resource: Resource, revision: Child, kept: Sequence[str]) -> Problem | None:
+    """Why a repair is refused: one of the fields `kept` differs from what the revision holds."""
+    recorded = revision.body["data"]["fields"]
     # Release 0.1.0 recorded them as written.
     wanted = [pod_fields(resource.spec, as_written=as_written) for as_written in (False, True)]
     differing = [name for name in kept if recorded.get(name) not in [fields.get(name) for fields in wanted]]
     if not differing:
         return None
     fields = " and ".join(f"spec.{name}" for name in differing)
-    return Problem("InvalidConfig", f"a repair cannot change {fields}: set it back to what {standing.name} holds")
+    return Problem("InvalidConfig", f"a repair cannot change {fields}: set it back to what {revision.name} holds")
 
 
-def objects(resource: Resource, names: Names, standing: Child, replicas: int) -> tuple[Manifest, ...]:
+def objects(resource: Resource, names: Names, revision: Child, replicas: int) -> tuple[Manifest, ...]:
     """ConfigMap, headless Service and StatefulSet `{name}-{role}-g{n}` of the generation of this revision."""
-    recorded = Recorded.of(standing)
-    follower = (standing.body["data"].get("followers") or {}).get(names.role)
+    recorded = Recorded.of(revision)
+    follower = (revision.body["data"].get("followers") or {}).get(names.role)
     if follower is not None:
         recorded = replace(
             recorded,
@@ -232,15 +232,15 @@ class Recorded:
     stateful_set: dict[str, Any]
 
     @classmethod
-    def of(cls, standing: Child) -> Recorded:
+    def of(cls, revision: Child) -> Recorded:
         """Raises ValueError for an object that this release cannot use."""
-        data = standing.body.get("data") or {}
+        data = revision.body.get("data") or {}
         try:
             return cls(
-                int(standing.labels[GENERATION_LABEL]),
-                parse_number(standing.annotations.get(REPAIR_ANNOTATION)) or 0,
-                standing.annotations.get(ROLLOUT_ID_ANNOTATION, ""),
-                standing.annotations.get(RENDER_VERSION_ANNOTATION, ""),
+                int(revision.labels[GENERATION_LABEL]),
+                parse_number(revision.annotations.get(REPAIR_ANNOTATION)) or 0,
+                revision.annotations.get(ROLLOUT_ID_ANNOTATION, ""),
+                revision.annotations.get(RENDER_VERSION_ANNOTATION, ""),
                 str(data["version"]),
                 str(data["image"]),
                 str(data["config"]),
@@ -249,7 +249,7 @@ class Recorded:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"revision {standing.name} was written by another release ({error}); run the operator that made it"
+                f"revision {revision.name} was written by another release ({error}); run the operator that made it"
             ) from error
 
     def object(self, resource: Resource, names: Names, api_version: str, kind: str) -> dict[str, Any]:

@@ -130,9 +130,9 @@ def repair_actions(view: View) -> tuple[Action, ...]:
     if view.repair is None:
         return ()
     generation, time = view.repair
-    standing = view.revision(generation)
-    if view.repair_is_new and standing is not None:
-        repair = Repair(time, standing)
+    revision = view.revision(generation)
+    if view.repair_is_new and revision is not None:
+        repair = Repair(time, revision)
         return (CreateChild(view.kind.renderer.revision(view.resource, generation, view.want, repair)),)
     drifted = repairs(view, generation)
     if drifted or any(pod.deleting for pod in view.pods(generation)):

@@ -12,7 +12,7 @@ TOLD_GATES = frozenset({"WaitingForApproval"})
 """Gates that wait for a person; the others open by themselves, or the person closed them."""
 
 
-def standing_events(view: View) -> tuple[Event, ...]:
+def lasting_events(view: View) -> tuple[Event, ...]:
     """Everything of this kind that holds now."""
     told = (Event(each.reason, each.message, warning=True) for each in view.facts.warnings)
     held = (Event(IN_USE, f"it is not deleted while {', '.join(view.users)} refers to it", warning=True),)

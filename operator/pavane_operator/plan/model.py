@@ -483,7 +483,7 @@ class Plan:
     """To be written with the resourceVersion that was read; None = unchanged."""
     wake_at: datetime | None = None
     events: tuple[Event, ...] = ()
-    standing: tuple[Event, ...] = ()
+    lasting: tuple[Event, ...] = ()
     """Events of what lasts; to be posted when they begin, not again for as long as they stay."""
     streams: frozenset[str] = frozenset()
     """Pods to which a stage stream is to be open; all others are to be closed."""

@@ -23,7 +23,7 @@ from pavane_operator.plan.blockers import blockers
 from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find, replicas_of
 from pavane_operator.plan.conditions import conditions
 from pavane_operator.plan.effects import Decision, repairs
-from pavane_operator.plan.events import standing_events, told_down_at
+from pavane_operator.plan.events import lasting_events, told_down_at
 from pavane_operator.plan.model import (
     Action,
     ApplyChild,
@@ -104,7 +104,7 @@ def _assembled(view: View, row: str, decision: Decision) -> Plan:
         status=status,
         wake_at=min((wake for wake in wakes if wake is not None), default=None),
         events=decision.events,
-        standing=() if decision.frozen else standing_events(view),
+        lasting=() if decision.frozen else lasting_events(view),
         streams=frozenset() if view.leaving else view.streams,
         critical=decision.critical or takes_away,
         takes_away=takes_away,

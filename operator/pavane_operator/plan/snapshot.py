@@ -34,7 +34,7 @@ BEFORE_PROMOTION = frozenset({State.CREATING_NEXT, State.INITIALIZING, State.CAT
 
 
 class Snapshot:
-    """One snapshot. Attributes are worked out when first asked."""
+    """What is there: the resource, its status and what was observed. Attributes are worked out when first asked."""
 
     def __init__(
         self, kind: Kind, resource: Resource, status: Status, observed: Observed, now: datetime, settings: Settings
@@ -144,13 +144,13 @@ class Snapshot:
     def revision(self, generation: int) -> Child | None:
         """The revision of a generation: that of its last repair, if it was ever repaired."""
         name = f"{self.resource.name}-g{generation}"
-        standing = [
+        revisions = [
             child
             for child in self.observed.children
             if child.kind == REVISION
             and (child.name == name or (child.name.startswith(f"{name}-r") and child.generation == generation))
         ]
-        return max(standing, key=repair_of, default=None)
+        return max(revisions, key=repair_of, default=None)
 
     @property
     def revision_is_lost(self) -> bool:

@@ -1,6 +1,7 @@
 """Everything that the rows of the table ask, worked out once per plan (docs/specs/operator.md 2).
 
-`Snapshot` is what is there, `Attempt` how far a promotion is, `Intent` what should be there; `View` compares the two.
+The classes build on one another: what is there (`snapshot`), how far a promotion is (`attempt`), what should be there
+(`intent`), and here what is there compared with what should be there.
 """
 
 from datetime import datetime
@@ -23,7 +24,7 @@ from pavane_operator.plan.snapshot import BEFORE_PROMOTION, repair_of
 
 
 class View(Intent):
-    """One snapshot, with what follows from it."""
+    """What is there compared with what should be there."""
 
     # ---- pods
 
@@ -167,5 +168,5 @@ class View(Intent):
         if self.repair is None:
             return []
         revision = self.revision(self.repair[0])
-        standing = repair_of(revision) if revision is not None else 0
-        return [pod for pod in self.running_pods(self.repair[0]) if not pod.ready and pod.repair < standing]
+        repair = repair_of(revision) if revision is not None else 0
+        return [pod for pod in self.running_pods(self.repair[0]) if not pod.ready and pod.repair < repair]

@@ -166,7 +166,7 @@ class Reconciler:
         self._failure: ActionFailure | None = None
         self._failures = 0
         self._status_written_at: datetime | None = None
-        self._standing: tuple[Event, ...] = ()
+        self._lasting: tuple[Event, ...] = ()
         self._state: tuple[State, datetime] | None = None
         """Of the rollout, as we wrote it last, and since when; None before our first write."""
 
@@ -235,7 +235,7 @@ class Reconciler:
             if plan.empty and self._failure is not None:
                 self._failures, self._failure = 0, None  # what failed is not needed any more: plan without it
                 continue
-            await self._post_standing(resource, plan)
+            await self._post_lasting(resource, plan)
             if plan.empty:
                 await self._post(resource, plan.events)
                 return self._sleep_s(plan, resource, observed)
@@ -451,9 +451,9 @@ class Reconciler:
         self._status_written_at = self._shared.now()
         self._count(resource.status, status)
 
-    async def _post_standing(self, resource: Resource, plan: Plan) -> None:
-        began = tuple(event for event in plan.standing if event not in self._standing)
-        self._standing = plan.standing
+    async def _post_lasting(self, resource: Resource, plan: Plan) -> None:
+        began = tuple(event for event in plan.lasting if event not in self._lasting)
+        self._lasting = plan.lasting
         await self._post(resource, began)
 
     async def _post(self, resource: Resource, events: Iterable[Event]) -> None:

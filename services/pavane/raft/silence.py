@@ -40,7 +40,7 @@ class Silence(Generic[Key]):
     """
 
     def __init__(self) -> None:
-        self._standing: set[Key] = set()
+        self._up: set[Key] = set()
         self._owing: dict[Key, int] = {}  # looks since the first question after the last message
         self._backlog: dict[Key, int] = {}  # bytes that may still be on their way
         self._sent: dict[Key, int] = {}  # bytes since the last message, as far as they count for the backlog
@@ -57,13 +57,13 @@ class Silence(Generic[Key]):
         self._backlog.pop(key, None)
         self._sent.pop(key, None)
         if up:
-            self._standing.add(key)
+            self._up.add(key)
         else:
-            self._standing.discard(key)
+            self._up.discard(key)
 
     def asked(self, key: Key, size: int = 0) -> None:
         """Something was sent, of ``size`` bytes."""
-        if key in self._standing:
+        if key in self._up:
             self._owing.setdefault(key, 0)
             sent = self._sent.get(key, 0)
             more = min(size, BACKLOG_BYTES_MAX - sent)  # not of what is repeated again and again

@@ -143,7 +143,7 @@ class Procedure:
         self._refreshed_s = 0.0  # when the leader was asked for the members last
         self._hedge_polls: dict[bytes, str] = {}  # endpoint by id
         self._hellos: dict[str, tuple[bytes, bytes]] = {}  # id and nonce by endpoint
-        self._features: dict[str, int] = {}  # of the server behind a standing connection, if it is ours
+        self._features: dict[str, int] = {}  # of the server behind an open connection, if it is ours
         self._gathered: dict[str, list[UpdateItem]] = {}
         self._sweep_at_s = 0.0
         self._resolve_at_s = 0.0

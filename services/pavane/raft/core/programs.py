@@ -89,7 +89,7 @@ class Programs:
         return known is not None and known.kind == Program.OURS and bool(known.features & feature)
 
     def serves(self, peer: str, feature: int) -> bool:
-        """Whether the program behind the standing connection said that it is ours and has a feature."""
+        """Whether the program behind the open connection said that it is ours and has a feature."""
         return self._peers[peer].greeted and self.offers(peer, feature) if peer in self._peers else False
 
     def writes(self, peer: str) -> bool:

@@ -3,7 +3,7 @@
 Peers of the original program truncate at every success and end at a prev below their commit index. Therefore one
 AppendEntries is outstanding, a repetition has the same bytes, the match is approached from above, and the commit index
 told is at most prev. A peer of ours tolerates everything: it is sent ``pv.append``, many at a time, once it has told on
-the standing connection that it takes them.
+the open connection that it takes them.
 """
 
 import math
@@ -280,7 +280,7 @@ class Replication:
     # --- to peers of ours ----------------------------------------------------------------------------------------
 
     def _choose_form(self, progress: Progress) -> None:
-        """Begin or end the window, as the peer's answer to a hello on the standing connection says.
+        """Begin or end the window, as the peer's answer to a hello on the open connection says.
 
         A bare snapshot of which nothing was taken begins anew as a file: it was for a peer that had not told yet that
         it is ours, and one that serves keys takes no other (9.4).

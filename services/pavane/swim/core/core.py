@@ -370,7 +370,7 @@ class Core:
     def _records(
         self, payload: Payload, author: int, origin: Origin, who: Standing, *, matching: bool = False
     ) -> Standing:
-        """Apply the records that the author may send; returns its standing after that."""
+        """Apply the records that the author may send; returns what is known of the author after that."""
         node = self._node
         heard = Heard(origin, author, direct=who.relay is None, matching=matching)
         if who.trust is Trust.BURIED:
