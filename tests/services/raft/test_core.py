@@ -127,14 +127,6 @@ def test_an_update_survives_the_leader_and_keeps_its_index_when_repeated() -> No
     assert ensemble.update(successor, 1)[-1] == first
 
 
-def test_a_local_caller_is_told_by_event() -> None:
-    ensemble = Ensemble("a")
-    ensemble.elect()
-    ensemble.cores["a"].propose(reqid(1), EntryType.STATE, b"data", 77, ensemble.now())
-    ensemble.settle()
-    assert "ProposalDone(ticket=77, index=1)" in "\n".join(ensemble.trace)
-
-
 def test_a_leader_whose_disk_hangs_lets_another_lead() -> None:
     ensemble = Ensemble("abc")
     leader = ensemble.elect()

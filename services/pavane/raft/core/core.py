@@ -317,11 +317,6 @@ class Core:
         """Take a snapshot every so many entries from now on, and keep so many in front of it."""
         self._snapshots.entries, self._snapshots.log_retention = snapshot_entries, log_retention
 
-    def propose(self, reqid: bytes, kind: EntryType, data: bytes, ticket: int, now: Now) -> None:
-        """Append an entry on behalf of a local caller; event ``ProposalDone`` with ``ticket`` tells the end."""
-        self._node.now = now
-        self._serving.propose(ticket, reqid, data, kind)
-
     def set_stage(self, stage: Stage, now: Now) -> None:
         """Walk forward to ``stage``; going back is refused with ``LocalProtocolError``."""
         node = self._node
@@ -431,7 +426,7 @@ class Core:
             if self._keyspace is not None:
                 self._keyspace.deposed()
             self._membership.deposed()
-            self._serving.deposed(node.leader)
+            self._serving.deposed()
             self._transfer.deposed()
         if node.role == Role.LEADER:
             self._lead()

@@ -202,14 +202,6 @@ class UpdateDone:
 
 
 @dataclass(frozen=True, slots=True)
-class ProposalDone:
-    """A local ``propose`` ended: ``index`` of the applied entry, or ``None`` when we do not lead or it was refused."""
-
-    ticket: int
-    index: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class BarrierDone:
     """A barrier was confirmed (``ok``) or ended with our leadership, after ``seconds``."""
 
@@ -340,7 +332,6 @@ Event = (
     | ConfigurationChanged
     | TransferChanged
     | UpdateDone
-    | ProposalDone
     | BarrierDone
     | QuorumLost
     | SlowDisk

@@ -5,16 +5,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import ClassVar, Protocol
 
 from pavane.raft.core.node import Node
-from pavane.raft.core.outputs import PUBLISH, Apply, ProposalDone, Route, UpdateDone
+from pavane.raft.core.outputs import PUBLISH, Apply, Route, UpdateDone
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.machines import KeyValue
 from pavane.raft.state.dedup import Freshness
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import EntryType, command_digest
-from pavane.raft.wire.frames import ENTRY_DATA_BYTES, Frame, encode_uint
+from pavane.raft.wire.frames import Frame, encode_uint
 from pavane.raft.wire.msgpack import encode_pv
 from pavane.raft.wire.pv import PvReply
 from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateResult
@@ -32,23 +33,62 @@ FORGET_S = 10.0  # pause between two looks for request ids past their time to li
 PUBLISH_BYTES = 64 * 1024  # entries in one message of the PUB socket
 
 
+_REFUSALS = {Code.NOT_LEADER: "not_leader", Code.EXPIRED: "expired", Code.ID_TAKEN: "taken", Code.BUSY: "overload"}
+# The document knows no other refusal for an id that cannot be used, and none where there is no room.
+_STATUSES = {
+    Code.PENDING: UpdateStatus.ACCEPTED,
+    Code.OK: UpdateStatus.DONE,
+    Code.NOT_LEADER: UpdateStatus.NOT_LEADER,
+    Code.EXPIRED: UpdateStatus.EXPIRED,
+    Code.ID_TAKEN: UpdateStatus.EXPIRED,
+}
+
+
+class Requester(Protocol):
+    """Who asked for an update."""
+
+    method: ClassVar[str] = "RequestUpdate"  # also in a batch: clients do not know how their updates travel
+
+    def tell(self, serving: "Serving", reqid: bytes, code: Code, index: int = 0, *, again: bool = False) -> None:
+        """Say that it is under way (PENDING), done at ``index`` (OK) or refused; ``again``: it has taken long."""
+
+
 @dataclass(frozen=True, slots=True)
-class CommandCaller:
-    """A connection that asked by ``pv.kv`` and is told the result of its command (12.4)."""
+class _Connection(Requester):
+    """A connection that asked by ``=``."""
 
     route: Route
 
+    def tell(self, serving: "Serving", reqid: bytes, code: Code, index: int = 0, *, again: bool = False) -> None:
+        if code in _STATUSES:
+            reply = RequestUpdateReply(_STATUSES[code], index, serving.node.leader)
+            serving.node.send(self.route, (reqid, *reply.encode()))
+
 
 @dataclass(frozen=True, slots=True)
-class BatchCaller:
+class _CommandCaller(Requester):
+    """A connection that asked by ``pv.kv`` and is told the result of its command (12.4)."""
+
+    route: Route
+    method = "pv.kv"
+
+    def tell(self, serving: "Serving", reqid: bytes, code: Code, index: int = 0, *, again: bool = False) -> None:
+        values = {Code.NOT_LEADER: serving.node.leader, Code.BUSY: RETRY_MS}
+        frames = serving.outcome(reqid, index) if code == Code.OK else PvReply(code, values.get(code)).encode()
+        serving.node.send(self.route, (reqid, *frames))
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchCaller(Requester):
     """A connection that asked by ``pv.update`` under this id: what is to be told to it is gathered."""
 
     route: Route
     id: bytes
 
-
-Requester = Route | CommandCaller | BatchCaller | int
-"""A connection that asked by ``=``, by ``pv.kv`` or by ``pv.update``, or the ticket of a local caller."""
+    def tell(self, serving: "Serving", reqid: bytes, code: Code, index: int = 0, *, again: bool = False) -> None:
+        if code != Code.PENDING or again:  # most are done before anybody must hear that they are under way
+            result = UpdateResult(reqid, code, RETRY_MS if code == Code.BUSY else index)
+            serving.gathered.setdefault(self, []).append(result)
 
 
 @dataclass(slots=True)
@@ -61,7 +101,6 @@ class _Pending:
     size: int
     index: int = 0
     data: bytes = b""
-    kind: EntryType = EntryType.STATE
 
 
 class Serving:
@@ -69,7 +108,7 @@ class Serving:
 
     def __init__(self, node: Node, transfer: Transfer, freshness: Freshness, machine: KeyValue | None) -> None:
         """``machine`` is the one whose results clients ask for, if there is one."""
-        self._node = node
+        self.node = node
         self._machine = machine
         self._transfer = transfer
         self._freshness = freshness
@@ -81,7 +120,7 @@ class Serving:
         self._queued_bytes = 0
         self._forget_at = node.now.mono + FORGET_S
         self._publish_at: float | None = None
-        self._gathered: dict[BatchCaller, list[UpdateResult]] = {}
+        self.gathered: dict[_BatchCaller, list[UpdateResult]] = {}  # to be told with the end of this turn
         self.first_write_ms: int | None = None
         self.last_write_ms: int | None = None
 
@@ -92,39 +131,32 @@ class Serving:
 
     def update(self, route: Route, reqid: bytes, data: Frame) -> None:
         """Handle ``=``."""
-        self._take(route, reqid, data, EntryType.STATE)
+        self._take(_Connection(route), reqid, data)
 
     def updates(
         self, route: Route, request_id: bytes, message: PvUpdate, refusal: Callable[[Frame], int] | None = None
     ) -> None:
         """Handle ``pv.update``; ``refusal`` gives the code with which the machine refuses data, 0 for none."""
-        batch = BatchCaller(route, request_id)
+        batch = _BatchCaller(route, request_id)
         for reqid, data in message.items:
-            code = refusal(data) if refusal is not None else Code.OK
+            code = Code(refusal(data) if refusal is not None else Code.OK)
             if code != Code.OK:
-                self._gather(batch, reqid, code)
+                batch.tell(self, reqid, code)
             else:
-                self._take(batch, reqid, data, EntryType.STATE)
+                self._take(batch, reqid, data)
         self._tell()
 
     def command(self, route: Route, reqid: bytes, data: Frame) -> None:
         """Handle ``pv.kv``; the command was looked at."""
-        self._take(CommandCaller(route), reqid, data, EntryType.STATE)
+        self._take(_CommandCaller(route), reqid, data)
 
-    def propose(self, ticket: int, reqid: bytes, data: bytes, kind: EntryType) -> None:
-        """Handle an update of a local caller, who is told by ``ProposalDone``."""
-        if not 1 <= len(data) <= ENTRY_DATA_BYTES:
-            self._node.event(ProposalDone(ticket, None))
-            return
-        self._take(ticket, reqid, data, kind)
-
-    def _take(self, requester: Requester, reqid: bytes, data: Frame, kind: EntryType) -> None:
-        node = self._node
+    def _take(self, requester: Requester, reqid: bytes, data: Frame) -> None:
+        node = self.node
         if node.role != Role.LEADER:
-            self._refuse(requester, reqid, "not_leader")
+            self._refuse(requester, reqid, Code.NOT_LEADER)
             return
-        if self._is_taken(reqid, data, kind):
-            self._refuse(requester, reqid, "taken")
+        if self._is_taken(reqid, data):
+            self._refuse(requester, reqid, Code.ID_TAKEN)
             return
         pending = self._pending.get(reqid)
         if pending is not None:
@@ -134,44 +166,36 @@ class Serving:
         if index is not None:
             self._repeat(requester, reqid, index)
         elif not self._freshness.fresh(reqid, node.now.wall_s, node.dedup.floor):
-            self._refuse(requester, reqid, "expired")
+            self._refuse(requester, reqid, Code.EXPIRED)
         else:
-            self._admit(_Pending(reqid, [requester], node.now.mono, len(data), kind=kind), data)
+            self._admit(_Pending(reqid, [requester], node.now.mono, len(data)), data)
 
-    def _is_taken(self, reqid: bytes, data: Frame, kind: EntryType) -> bool:
+    def _is_taken(self, reqid: bytes, data: Frame) -> bool:
         """Whether another command came with this id: who holds a copy of another's memory makes equal ids."""
-        known = self._node.dedup.find(reqid)
+        known = self.node.dedup.find(reqid)
         if known is not None:
-            return known[1] not in (0, command_digest(kind, data))
+            return known[1] not in (0, command_digest(EntryType.STATE, data))
         pending = self._pending.get(reqid)
-        return pending is not None and not pending.index and (pending.kind != kind or pending.data != data)
+        return pending is not None and not pending.index and pending.data != data
 
     def _repeat(self, requester: Requester, reqid: bytes, index: int) -> None:
         """The log has it already: perhaps from an earlier leader, perhaps not applied yet."""
-        node = self._node
+        node = self.node
         if index <= node.applied:
             self._done(requester, reqid, index)
-            node.event(UpdateDone(reqid, "repeat", index, 0.0, _method(requester)))
+            node.event(UpdateDone(reqid, "repeat", index, 0.0, requester.method))
             return
         pending = _Pending(reqid, [requester], node.now.mono, 0, index)
         # A new leader is told again of all that its clients had under way: no walk through the queue for each.
         insort(self._logged, pending, key=attrgetter("index"))
         self._watch(pending)
-        self._accept(requester, reqid)
+        requester.tell(self, reqid, Code.PENDING)
 
     def _admit(self, pending: _Pending, data: Frame) -> None:
-        node = self._node
-        uncommitted = node.log.last - node.commit
-        room = uncommitted < UNCOMMITTED_ENTRIES_MAX and self._logged_bytes + pending.size <= UNCOMMITTED_BYTES_MAX
-        waits = self._transfer.target is not None or bool(self._queue) or (not room and uncommitted > 0)
+        waits = self._transfer.target is not None or bool(self._queue) or self._full(pending.size)
         if waits and not self._room_to_wait(pending):
-            node.drop(DropReason.OVERLOAD)
-            requester = pending.requesters[0]
-            node.event(UpdateDone(pending.reqid, "overload", 0, 0.0, _method(requester)))
-            if isinstance(requester, BatchCaller):
-                self._gather(requester, pending.reqid, Code.BUSY, RETRY_MS)
-            elif isinstance(requester, CommandCaller):
-                node.send(requester.route, (pending.reqid, *PvReply(Code.BUSY, RETRY_MS).encode()))
+            self.node.drop(DropReason.OVERLOAD)
+            self._refuse(pending.requesters[0], pending.reqid, Code.BUSY)
             return
         self._watch(pending)
         if waits:
@@ -180,38 +204,40 @@ class Serving:
             self._queued_bytes += pending.size
         else:
             self._append(pending, data)
-        self._accept(pending.requesters[0], pending.reqid)
+        pending.requesters[0].tell(self, pending.reqid, Code.PENDING)
+
+    def _full(self, size: int) -> bool:
+        """Whether so much must wait outside the log; where all is committed, anything goes into it."""
+        uncommitted = self.node.log.last - self.node.commit
+        large = self._logged_bytes + size > UNCOMMITTED_BYTES_MAX
+        return uncommitted >= UNCOMMITTED_ENTRIES_MAX or (uncommitted > 0 and large)
 
     def _room_to_wait(self, pending: _Pending) -> bool:
         return len(self._queue) < PENDING_UPDATES_MAX and self._queued_bytes + pending.size <= PENDING_BYTES_MAX
 
     def _append(self, pending: _Pending, data: Frame) -> None:
-        pending.index = self._node.append_own(pending.kind, data, pending.reqid)
+        pending.index = self.node.append_own(EntryType.STATE, data, pending.reqid)
         pending.data = b""
         self._logged.append(pending)
         self._logged_bytes += pending.size
 
     def _watch(self, pending: _Pending) -> None:
         self._pending[pending.reqid] = pending
-        self._accepts.append((self._node.now.mono + ACCEPT_S, pending))
+        self._accepts.append((self.node.now.mono + ACCEPT_S, pending))
 
     def _join(self, pending: _Pending, requester: Requester) -> None:
         if requester not in pending.requesters:
             pending.requesters.append(requester)
             del pending.requesters[:-ROUTES_PER_REQID]
-        self._accept(requester, pending.reqid)
+        requester.tell(self, pending.reqid, Code.PENDING)
 
     # --- course --------------------------------------------------------------------------------------------------
 
     def progress(self) -> None:
         """Put what waits into the log, as far as there is room. Called after commits and transfers."""
-        node = self._node
+        node = self.node
         while self._queue and node.role == Role.LEADER and self._transfer.target is None:
-            uncommitted = node.log.last - node.commit
-            full = uncommitted >= UNCOMMITTED_ENTRIES_MAX or (
-                uncommitted > 0 and self._logged_bytes + self._queue[0].size > UNCOMMITTED_BYTES_MAX
-            )
-            if full:
+            if self._full(self._queue[0].size):
                 return
             pending = self._queue.popleft()
             self._queued_bytes -= pending.size
@@ -219,7 +245,7 @@ class Serving:
 
     def applied(self, index: int) -> None:
         """Answer every update up to ``index`` to all who asked."""
-        node = self._node
+        node = self.node
         while self._logged and self._logged[0].index <= index:
             pending = self._logged.popleft()
             self._logged_bytes -= pending.size
@@ -227,7 +253,7 @@ class Serving:
             for requester in pending.requesters:
                 self._done(requester, pending.reqid, pending.index)
             taken_s = node.now.mono - pending.since
-            node.event(UpdateDone(pending.reqid, "done", pending.index, taken_s, _method(pending.requesters[-1])))
+            node.event(UpdateDone(pending.reqid, "done", pending.index, taken_s, pending.requesters[-1].method))
             pending.requesters.clear()
         # Else the timer would wake the peer for each of them when there is nothing to say any more.
         while self._accepts and not self._accepts[0][1].requesters:
@@ -235,13 +261,13 @@ class Serving:
         self._tell()
         self.progress()
 
-    def deposed(self, leader: str | None) -> None:
+    def deposed(self) -> None:
         """We no longer lead: whoever waits is sent to the next leader and repeats there with the same id."""
         for pending in self._pending.values():
             for requester in pending.requesters:
-                self._refuse(requester, pending.reqid, "not_leader", leader)
+                self._refuse(requester, pending.reqid, Code.NOT_LEADER)
             pending.requesters.clear()
-        self._tell(leader)
+        self._tell()
         self._pending.clear()
         self._logged.clear()
         self._queue.clear()
@@ -251,8 +277,8 @@ class Serving:
 
     def lead(self) -> None:
         """We lead: publish from now on, if there is a socket for it."""
-        if self._node.config.broadcast_url:
-            self._publish_at = self._node.now.mono
+        if self.node.config.broadcast_url:
+            self._publish_at = self.node.now.mono
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -267,13 +293,13 @@ class Serving:
 
     def timer(self) -> None:
         """Do what is due."""
-        node = self._node
+        node = self.node
         now = node.now.mono
         while self._accepts and self._accepts[0][0] <= now:
             _, pending = self._accepts.popleft()
             if pending.requesters:
                 for requester in pending.requesters:
-                    self._accept(requester, pending.reqid, again=True)
+                    requester.tell(self, pending.reqid, Code.PENDING, again=True)
                 self._accepts.append((now + ACCEPT_S, pending))
         self._tell()
         if self._forget_at <= now:
@@ -284,7 +310,7 @@ class Serving:
 
     def publish(self, batch: Apply) -> None:
         """Publish a batch that was just applied, if we lead."""
-        if self._publish_at is None or self._node.role != Role.LEADER:
+        if self._publish_at is None or self.node.role != Role.LEADER:
             return
         group: list[Frame] = []
         size = 0
@@ -297,75 +323,31 @@ class Serving:
         self._publish(batch.first + len(batch.entries) - 1, tuple(group))
 
     def _publish(self, index: int, entries: tuple[Frame, ...]) -> None:
-        node = self._node
+        node = self.node
         node.send(PUBLISH, StateBroadcast(node.term, index, entries).encode(node.config.ident))
         self._publish_at = node.now.mono + node.config.broadcast_heartbeat / 1000
 
     # --- answers -------------------------------------------------------------------------------------------------
 
-    def _gather(self, batch: BatchCaller, reqid: bytes, code: int, index: int = 0) -> None:
-        self._gathered.setdefault(batch, []).append(UpdateResult(reqid, code, index))
-
-    def _tell(self, leader: str | None = None) -> None:
+    def _tell(self) -> None:
         """Send what was gathered, one message to each who asked."""
-        if not self._gathered:
-            return
-        gathered, self._gathered = self._gathered, {}
-        leader = leader if leader is not None else self._node.leader
+        gathered, self.gathered = self.gathered, {}
         for batch, results in gathered.items():
-            self._node.send(batch.route, (batch.id, *PvUpdateReply(leader, tuple(results)).encode()))
-
-    def _accept(self, requester: Requester, reqid: bytes, *, again: bool = False) -> None:
-        """Say that an update is under way; a batch hears it only when that takes long: most are done before."""
-        if isinstance(requester, bytes):
-            self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.ACCEPTED).encode()))
-        elif isinstance(requester, CommandCaller):
-            self._node.send(requester.route, (reqid, *PvReply(Code.PENDING).encode()))
-        elif isinstance(requester, BatchCaller) and again:
-            self._gather(requester, reqid, Code.PENDING)
+            self.node.send(batch.route, (batch.id, *PvUpdateReply(self.node.leader, tuple(results)).encode()))
 
     def _done(self, requester: Requester, reqid: bytes, index: int) -> None:
-        wall_ms = self._node.now.wall_s * 1000 + self._node.now.wall_part_ms
+        wall_ms = self.node.now.wall_s * 1000 + self.node.now.wall_part_ms
         self.first_write_ms = self.first_write_ms if self.first_write_ms is not None else wall_ms
         self.last_write_ms = wall_ms
-        if isinstance(requester, BatchCaller):
-            self._gather(requester, reqid, Code.OK, index)
-        elif isinstance(requester, int):
-            self._node.event(ProposalDone(requester, index))
-        elif isinstance(requester, CommandCaller):
-            self._node.send(requester.route, (reqid, *self._outcome(reqid, index)))
-        else:
-            self._node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.DONE, index).encode()))
+        requester.tell(self, reqid, Code.OK, index)
 
-    def _outcome(self, reqid: bytes, index: int) -> tuple[Frame, ...]:
-        """What ``pv.kv`` says of an applied command, behind the id."""
+    def outcome(self, reqid: bytes, index: int) -> tuple[Frame, ...]:
+        """Return what ``pv.kv`` says of an applied command, behind the id."""
         result = self._machine.result_of(reqid) if self._machine is not None else None
         if result is None:
             return (encode_uint(Code.RESULT_LOST), encode_pv(index))
         return (encode_uint(result.code), result.data)
 
-    def _refuse(self, requester: Requester, reqid: bytes, result: str, leader: str | None = None) -> None:
-        node = self._node
-        node.event(UpdateDone(reqid, result, 0, 0.0, _method(requester)))
-        if isinstance(requester, int):
-            node.event(ProposalDone(requester, None))
-        elif isinstance(requester, BatchCaller):
-            self._gather(requester, reqid, _REFUSALS[result])
-        elif isinstance(requester, CommandCaller):
-            code = _REFUSALS[result]
-            reply = PvReply(code, leader or node.leader) if code == Code.NOT_LEADER else PvReply(code)
-            node.send(requester.route, (reqid, *reply.encode()))
-        elif result != "not_leader":
-            # The document knows no other refusal for an id that cannot be used.
-            node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.EXPIRED).encode()))
-        else:
-            leader = leader if leader is not None else node.leader
-            node.send(requester, (reqid, *RequestUpdateReply(UpdateStatus.NOT_LEADER, leader=leader).encode()))
-
-
-_REFUSALS = {"not_leader": Code.NOT_LEADER, "expired": Code.EXPIRED, "taken": Code.ID_TAKEN}
-
-
-def _method(requester: Requester) -> str:
-    # An update that came in a batch is one like any other: its client does not know how it travels.
-    return "pv.kv" if isinstance(requester, CommandCaller) else "RequestUpdate"
+    def _refuse(self, requester: Requester, reqid: bytes, code: Code) -> None:
+        self.node.event(UpdateDone(reqid, _REFUSALS[code], 0, 0.0, requester.method))
+        requester.tell(self, reqid, code)
