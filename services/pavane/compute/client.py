@@ -48,7 +48,7 @@ class StreamEnded(Exception):
     """The stream is over. ``code`` is the gRPC status by name, ``text`` what the replica said.
 
     ``accepted`` is the epoch that it had accepted before, if ours was not greater. ``superseded`` means that another
-    controller has taken over: whoever does not know of one should stop. ``exit_code`` is that of a replica's process
+    controller has taken over: one that knows of no successor should stop. ``exit_code`` is that of a replica's process
     that said farewell.
     """
 
@@ -118,7 +118,7 @@ class ReplicaStream:
                 await self._within(self._status())
 
     async def receive(self) -> Response:
-        """Return the next response. Raises ``StreamEnded``; a response that is none ends the stream, too."""
+        """Return the next response. Raises ``StreamEnded``; bytes that are no response end the stream, too."""
         call = self._opened()
         try:
             data = await call.read()

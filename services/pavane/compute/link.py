@@ -28,7 +28,7 @@ class ReplicaLinks:
 
     With ``certificates`` it speaks mutual TLS: those of the moment at each dial, and connections end when an authority
     is removed. ``on_effect`` gets what is not for a replica: answers, updates, ends. ``on_superseded`` is called when a
-    replica follows another controller: whoever does not know of one should stop. With ``outbids`` a controller whose
+    replica follows another controller: one that knows of no successor should stop. With ``outbids`` a controller whose
     boot number is the time, which a machine may have wrong, takes a greater one than a replica has accepted, as long as
     no replica has accepted its own. Call ``carry_out`` with what other calls of the core return; all of it in one event
     loop.

@@ -51,7 +51,7 @@ class Session:
             self.ended.set_result((grpc.StatusCode[code], text))
 
     def abort(self) -> None:
-        """End the stream of somebody whose certificate does not count any more."""
+        """End the stream because the certificate of the other end is not trusted any more."""
         self.end("UNAUTHENTICATED", "the authority of this certificate is not trusted any more: dial with a new one")
 
     async def serve(self, context: Any, take: Take, look: Look, closed: Callable[[int], None]) -> None:

@@ -51,7 +51,7 @@ def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
 
 
 def watch(certificates: Certificates | None, stream: Watched, context: Any) -> None:
-    """End a stream of a server as soon as the authority counts no more of the connection that carries it."""
+    """End a server's stream as soon as the authority of its connection is not trusted any more."""
     if certificates is not None:
         shown: Mapping[str, list[bytes]] = context.auth_context()
         pem = (*shown.get(SHOWN, ()), *shown.get(SHOWN_CHAIN, ()))

@@ -52,7 +52,7 @@ class EnterReadOnly:
 class EnterReadWrite:
     """Let the role store ``token`` durably, then write; then report ``entered(Stage.READ_WRITE)``.
 
-    ``told`` is what this very stream has told the pod for this moment in its expected state.
+    ``told`` are the settings for this moment that this stream sent with the expected state.
     """
 
     token: Token
@@ -61,7 +61,7 @@ class EnterReadWrite:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Something that reports tell has changed."""
+    """Something that a report contains has changed."""
 
 
 Effect = EndStream | ExitProcess | Configure | EnterReadOnly | EnterReadWrite | Report

@@ -18,13 +18,13 @@ class StageUnreachable(StageStreamError):
 
 
 class StageSuperseded(StageStreamError):
-    """Another stream with a greater epoch took over. Whoever does not know of one should stop."""
+    """Another stream with a greater epoch took over. A driver that knows of no successor should stop."""
 
 
 class StaleEpoch(StageStreamError):
     """The pod has accepted ``accepted`` before, which is not smaller than our epoch (docs/specs/compute.md 2.3).
 
-    Whoever still holds the Lease goes on with a greater epoch, everybody else stops.
+    The holder of the Lease goes on with a greater epoch, any other driver stops.
     """
 
     def __init__(self, address: str, text: str, accepted: Epoch) -> None:

@@ -50,7 +50,7 @@ EXITS_SECONDS = 120.0
 
 
 class SinceAdvanced(Exception):
-    """The tick asked for can no longer be told exactly."""
+    """The contents at this tick can no longer be read exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class ControllerCore:
         return self._done()
 
     def closed(self, replica: str, connection: Epoch) -> tuple[Effect, ...]:
-        """Take that a connection is over: its frontiers are forgotten, peeks that named it have failed."""
+        """Note that a connection is over: its frontiers are forgotten, peeks that named it have failed."""
         if replica in self._replicas and self._replicas[replica].connection == connection:
             self._forget_connection(replica)
         return self._done()
@@ -199,7 +199,7 @@ class ControllerCore:
         return self._done()
 
     def exited(self, code: int, reason: str, now: float) -> tuple[Effect, ...]:
-        """Take that a replica's process ended with ``code`` at ``now``, in seconds.
+        """Note that a replica's process ended with ``code`` at ``now``, in seconds.
 
         The dataflow that was created last is dropped when replicas could not go on with it several times in a row.
         """
@@ -275,7 +275,7 @@ class ControllerCore:
         return self._done()
 
     def drop(self, ids: Iterable[str]) -> tuple[Effect, ...]:
-        """Take that nobody wants these collections any more. They go when the last reader has gone."""
+        """Drop these collections; each goes when its last reader has gone."""
         for id_ in ids:
             collection = self._collections.get(id_)
             if collection is not None:
@@ -299,13 +299,13 @@ class ControllerCore:
         return self._done()
 
     def advance(self, uppers: dict[str, int]) -> tuple[Effect, ...]:
-        """Take how far stored inputs are complete. They never fall."""
+        """Note how far stored inputs are complete. These ticks never fall."""
         for id_, upper in uppers.items():
             self._uppers[id_] = max(upper, self._uppers.get(id_, 0))
         return self._done()
 
     def tick(self, last: int, floor: int | None = None) -> tuple[Effect, ...]:
-        """Take the last tick that this leader minted; ``floor`` is the one it found when it took the lead.
+        """Note the last tick that this leader minted; ``floor`` is the one it found when it took the lead.
 
         Without any call, in read-only mode, "now" is bounded by the collection alone.
         """
@@ -359,14 +359,14 @@ class ControllerCore:
         return self._done()
 
     def cancel(self, uuid: bytes) -> tuple[Effect, ...]:
-        """Give a peek up; it has no answer any more."""
+        """Give a peek up: it gets no answer."""
         waiting = self._peeks.get(uuid)
         if waiting is not None:
             self._finish(waiting, None)
         return self._done()
 
     def now(self, id_: str) -> int | None:
-        """The greatest tick at which ``id_`` can be told, ``None`` where that must wait."""
+        """The greatest tick at which ``id_`` can be read, ``None`` while there is none."""
         collection = self._collections[id_]
         tick = collection.write - 1
         if self._last_tick is not None:

@@ -1,7 +1,7 @@
 """Who leads a compute cluster: own generation against the catalog's, and the way to the right to write.
 
-All of it is decided by compare-and-set in the catalog and in the tick log (docs/specs/compute.md 11); nothing here is
-taken for granted before it came back.
+All of it is decided by compare-and-set in the catalog and in the tick log (docs/specs/compute.md 11); nothing counts
+before it was read back.
 """
 
 from collections.abc import Mapping
@@ -105,7 +105,7 @@ class Leadership:
         return self._proceed()
 
     def definitions(self, revision: int, *, ready: bool) -> tuple[Effect, ...]:
-        """Take that the definitions of this revision run here, and whether all of them have caught up."""
+        """Note that the definitions of this revision run here, and whether all of them have caught up."""
         self.revision, self._ready = revision, ready
         return self._proceed()
 
@@ -114,7 +114,7 @@ class Leadership:
         return self._go(f"fenced by the token {stored}") if stored > self.token else ()
 
     def token_put(self, outcome: Outcome) -> tuple[Effect, ...]:
-        """Take what became of ``PutToken``. After a lost answer, put it again: the same token counts as put."""
+        """Take the result of ``PutToken``. After a lost answer, put the token again: the same one counts as put."""
         if self._state is not _State.PUTTING:
             return ()
         match outcome:
@@ -127,7 +127,7 @@ class Leadership:
         return self._go("the catalog holds a token that is not smaller")
 
     def ticks_fenced(self, last: int) -> tuple[Effect, ...]:
-        """Take that the tick log carries our token; ``last`` is the tick it ends with."""
+        """Note that the tick log carries our token; ``last`` is the tick it ends with."""
         if self._state is not _State.FENCING:
             return ()
         self._state = _State.LEADING

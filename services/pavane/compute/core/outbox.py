@@ -24,7 +24,7 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Whether more waits than may."""
+        """Whether the limit is exceeded."""
         return self.bytes > UNSENT_BYTES_MAX
 
     def put(self, response: Response) -> None:

@@ -59,7 +59,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Let go of the dataflow and stop its sinks; what it still reports is ignored. No live dataflow imports it."""
+    """Drop the dataflow and stop its sinks; later reports about it are ignored. No live dataflow imports it."""
 
     flow: int
 

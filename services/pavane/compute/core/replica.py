@@ -151,7 +151,7 @@ class ReplicaCore(StreamsCore[_Stream]):
     def progress(
         self, flow: int, id_: str, *, write: int | None = None, input_: int | None = None, computed: int | None = None
     ) -> tuple[Effect, ...]:
-        """Take how far an index or view has come.
+        """Note how far an index or view has come.
 
         ``write``: the contents are final below it (a view: the chain's upper, whoever wrote it). ``input``: inputs
         below are not read again. ``computed``: everything below is computed.
@@ -177,7 +177,7 @@ class ReplicaCore(StreamsCore[_Stream]):
         return self._done()
 
     def failed(self, flow: int, failure: Failure) -> tuple[Effect, ...]:
-        """Take that a dataflow cannot go on, for a reason that building it again would not mend."""
+        """Note that a dataflow cannot go on, for a reason that building it again would not mend."""
         dataflow = self._flows.get(flow)
         if dataflow is not None and dataflow.failure is None:
             dataflow.failure = failure
@@ -189,24 +189,24 @@ class ReplicaCore(StreamsCore[_Stream]):
         return self._done()
 
     def broken(self, flow: int, reason: str) -> tuple[Effect, ...]:
-        """Take that a precondition of a dataflow does not hold: a wrong result is never an option."""
+        """Note that a precondition of a dataflow does not hold: a wrong result is never an option."""
         if flow in self._flows:
             self._exit(EXIT_BROKEN, reason)
         return self._done()
 
     def fenced(self, token: Token) -> tuple[Effect, ...]:
-        """Take that a chain carries ``token``. A later generation's ends the process; a later epoch's is the sink's."""
+        """Note that a chain carries ``token``. A later generation's ends the process; a later epoch's is the sink's."""
         if token.generation > self.generation:
             self._exit(EXIT_FENCED, f"fenced by generation {token.generation}")
         return self._done()
 
     def engine_failed(self, reason: str) -> tuple[Effect, ...]:
-        """Take that the engine cannot be restarted."""
+        """Note that the engine cannot be restarted."""
         self._exit(EXIT_ENGINE, reason)
         return self._done()
 
     def blocked(self, blockers: tuple[Blocker, ...]) -> tuple[Effect, ...]:
-        """Take what holds up the engine now."""
+        """Note what holds up the engine now."""
         self.blockers, self._changed = blockers, True
         return self._done()
 

@@ -8,7 +8,7 @@ from pavane.compute.wire.common import NO_RELATION, PROTOCOL_MAJOR, PROTOCOL_MIN
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """How the engine of a process is cut: one worker of one process for every pod that is no compute replica."""
+    """Processes and workers of an engine; one worker of one process for every pod that is no compute replica."""
 
     workers: int = 1
     process: int = 0
