@@ -1,4 +1,4 @@
-"""Who may say what, and what pings are answered with (docs/specs/swim.md 2.3, 8.2, 8.3)."""
+"""Which authors are believed, and how pings are answered (docs/specs/swim.md 2.3, 8.2, 8.3)."""
 
 from dataclasses import dataclass
 from enum import IntEnum

@@ -58,7 +58,7 @@ class Parts:
     # --- what a part asks of one above it ------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Pass news on."""
+        """Send queued news soon."""
         self.gossip.wake()
 
     def renewed(self) -> None:
@@ -74,7 +74,7 @@ class Parts:
         self.links.probe_failed()
 
     def wants_peers(self) -> bool:
-        """Return whether this node has nobody, or too few links."""
+        """Return whether this node knows no peer, or has too few links."""
         return self.node.own is Own.DIALING or self.links.starving
 
     def nobody_at(self, address: Address) -> None:

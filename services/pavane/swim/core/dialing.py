@@ -80,7 +80,7 @@ class Dial:
 
 
 class Dialer(Protocol):
-    """For whom addresses are dialled."""
+    """What dialling needs of the member."""
 
     def wants_peers(self) -> bool:
         """Return whether more peers are needed than are known."""

@@ -103,7 +103,7 @@ class Extras:
     # --- hearing -------------------------------------------------------------------------------------------------
 
     def heard(self, payload: Payload, heard: Heard) -> None:
-        """Take what a peer that may speak tells."""
+        """Take the records of a peer that is believed."""
         traces = {(trace.origin, trace.useq): trace for trace in payload.traces}
         for meta in payload.metas:
             if heard.one_more():

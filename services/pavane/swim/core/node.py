@@ -169,7 +169,7 @@ class Node:
 
     @property
     def memory_s(self) -> float:
-        """How long it is remembered what was told, so that nobody acts on it twice (7.5, 14, 15.4)."""
+        """How long messages are remembered, so that no node acts on one twice (7.5, 14, 15.4)."""
         return 2 * self.profile.sync_interval_s
 
     # --- identity ------------------------------------------------------------------------------------------------
@@ -240,12 +240,12 @@ class Node:
         text: str = "",
         rtt_s: float | None = None,
     ) -> None:
-        """Tell the user."""
+        """Emit an event for the program."""
         member = None if peer is None else snapshot(peer)
         self._outputs.append(Event(kind, member, address, text, rtt_s))
 
     def deliver(self, origin: NodeId, data: bytes, trace: Trace | None) -> None:
-        """Hand a message of ``origin``, who may be unknown here, to the user."""
+        """Hand a message of ``origin``, which may be unknown here, to the program."""
         peer = self.members.get(origin.id)
         member = snapshot(peer) if peer is not None else Member(*origin, UNSPECIFIED, State.ALIVE)
         self._outputs.append(Event(Happened.USER, member, data=data, trace=trace))
@@ -355,7 +355,7 @@ class Node:
         self.wake()
 
     def wake(self) -> None:
-        """See that what waits to be passed on leaves."""
+        """Send queued news soon."""
         self._watcher.wake()
 
     # --- sending -------------------------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ class Node:
             self.timers.plan(self.now + SENDS_PAUSE_S, self._send_patient)
 
     def learn_address(self, info: NodeInfo) -> None:
-        """Take our own address from somebody who saw it, if we were told none."""
+        """Take our own address from a peer that saw it, unless it is configured."""
         if info.id == self.id and not self.config.address.ip and info.address.ip and info.address.port:
             self.address = info.address.plain()
 

@@ -74,18 +74,18 @@ class Links:
         return None
 
     def cannot_track(self, peer: Peer | None, ack: JoinAck) -> bool:
-        """Say whether there is no slot for who admitted us, or none for all that it tracks (6.1)."""
+        """Return whether there is no slot for the peer that admitted us, or none for all that it tracks (6.1)."""
         node = self._node
         if peer is None and node.free(ack.desc.id) <= 0:
             return True
         return node.own is Own.DIALING and (ack.payload.peers or 0) > node.members.capacity
 
     def refusal(self, receiver: NodeInfo) -> Message:
-        """Return what tells who admitted us that we cannot track it."""
+        """Return the message to the peer that admitted us and that we cannot track."""
         return self._node.farewell(receiver.node)
 
     def unlinked(self, peer: Peer | None, unlink: Unlink, origin: Origin, *, proven: bool) -> None:
-        """Hear from ``peer`` that it does not track us: dial it, once (7.4)."""
+        """Note that ``peer`` does not track us: dial it, once (7.4)."""
         del unlink, proven
         node = self._node
         if node.own is not Own.MEMBER:
@@ -110,7 +110,7 @@ class Links:
 
 
 class Linked(Protocol):
-    """Who has the links."""
+    """What links need of the member."""
 
     def lost_a_link(self) -> None:
         """A peer does not track us any more; it may have been the last one."""
@@ -230,7 +230,7 @@ class PartialViewLinks(Links):
         return PingResponse(receiver, self._node.node, 0, payload)
 
     def cannot_track(self, peer: Peer | None, ack: JoinAck) -> bool:
-        """Say whether there is no slot for who admitted us."""
+        """Return whether there is no slot for the peer that admitted us."""
         return (peer is None or not peer.live) and self._node.free(ack.desc.id) <= 0
 
     def refusal(self, receiver: NodeInfo) -> Message:

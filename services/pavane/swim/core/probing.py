@@ -75,7 +75,7 @@ class Probe:
 
 
 class Prober(Protocol):
-    """What the probe cycle needs to know, and whom it tells of a failure."""
+    """What the probe cycle needs of the member."""
 
     def own_digest(self) -> Digest | None:
         """Return the digest of our table; `None` if it is overfull."""

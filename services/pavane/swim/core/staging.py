@@ -47,7 +47,7 @@ class StagingStatus:
 
 
 class Leaver(Protocol):
-    """Who can leave the group."""
+    """What staging needs of the member."""
 
     def leave(self) -> None:
         """Leave in order."""
@@ -163,7 +163,7 @@ class Staging:
         self._by_itself = True
 
     def drain(self) -> None:
-        """Admit and accuse nobody any more, and leave in two periods (16.4)."""
+        """Admit no joiner and suspect no peer any more, and leave in two periods (16.4)."""
         node = self._node
         if node.own is not Own.MEMBER:
             self._leaver.leave()

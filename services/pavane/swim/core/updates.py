@@ -257,7 +257,7 @@ class Updates:
         return periods * profile.period_s * node.health.factor
 
     def longest_s(self) -> float:
-        """Return max of 9.1 for a healthy node: who is cut off is never well."""
+        """Return max of 9.1 for a healthy node: one that is cut off is never healthy."""
         return LONGEST * self.minimum_s() / self._node.health.factor
 
     def promoted(self) -> None:

@@ -78,11 +78,11 @@ class ExtraQueue:
 
 
 class Numbers:
-    """Which messages were had: of each origin the highest number, and which of the ``NUMBERS_MAX`` below it.
+    """Which messages were received: of each origin the highest number, and which of the ``NUMBERS_MAX`` below it.
 
-    What lies further back counts as had, as does what an earlier process of the origin sent: a message that is taken
-    for new is told anew, so that two nodes with a shorter memory than what circulates would tell it for ever. An origin
-    is forgotten when nothing was heard of it for some time.
+    What lies further back counts as received, as does what an earlier process of the origin sent: a message that is
+    taken for new is told anew, so that two nodes with a shorter memory than what circulates would tell it for ever. An
+    origin is forgotten when nothing was heard of it for some time.
     """
 
     def __init__(self, origins_max: int) -> None:
@@ -93,7 +93,7 @@ class Numbers:
         return len(self._seen)
 
     def fresh(self, origin: NodeId, number: int, now: float, memory_s: float) -> bool:
-        """Note a message; false if it was had and its origin was last heard of no longer ago than ``memory_s``."""
+        """Note a message; false if it is known and its origin was last heard of no longer ago than ``memory_s``."""
         seen = self._seen.pop(origin.id, None)
         fresh = seen is None or now - seen.at > memory_s or seen.restarted(origin.gen, number)
         if seen is None or fresh:

@@ -22,7 +22,7 @@ NEVER = float("-inf")
 
 
 def links_wanted(capacity: int) -> int:
-    """Return t of 7.3: growing further by oneself would leave no slot for who joins."""
+    """Return t of 7.3: a member that made more would leave no slot for joiners."""
     return max(LINKS_MIN, min(LINKS_MAX, capacity // 2 - 1))
 
 
@@ -76,7 +76,7 @@ class Passive:
         self._remove(lambda old: old.id == node.id and old.gen <= node.gen)
 
     def silent(self, address: Address) -> None:
-        """Forget who does not answer."""
+        """Forget a member that does not answer."""
         self._remove(lambda old: old.address == address)
 
     def _remove(self, chosen: Callable[[NodeInfo], bool]) -> None:
@@ -108,7 +108,7 @@ class LastNews:
 
 
 class Times:
-    """When something last happened to somebody, for ``lifetime_s``; ``maximum`` of them, the oldest go."""
+    """When something last happened, by member, for ``lifetime_s``; ``maximum`` of them, the oldest go."""
 
     def __init__(self, maximum: int, lifetime_s: float) -> None:
         self._maximum = maximum

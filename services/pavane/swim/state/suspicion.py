@@ -23,7 +23,7 @@ class Suspicion:
         self.not_before = started  # put off after a stall, so that queued input is read first
 
     def confirm(self, reporter: int) -> bool:
-        """Count ``reporter``; false if that changes nothing, or if it is 0, which a page gives and nobody is."""
+        """Count ``reporter``; false if that changes nothing, or for 0: pages name no reporter."""
         if not reporter or reporter in self.reporters or self.confirmations >= self.k:
             return False
         self.reporters.add(reporter)
