@@ -1,4 +1,4 @@
-"""JSON of somebody who may be broken or mean: no deeper than what every reader of it can follow."""
+"""JSON from a sender that is not trusted: refused where it is nested deeper than any reader can follow."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What somebody may have meant by a name that is unknown."""
+"""The known name that an unknown one probably stands for."""
 
 import difflib
 from collections.abc import Iterable

@@ -7,7 +7,7 @@ PRUNED_FROM = 256  # below, cancelled calls cost less than looking for them
 
 
 class Timer:
-    """A planned call; ``cancel`` makes it not happen."""
+    """A planned call, which ``cancel`` takes back."""
 
     __slots__ = ("at", "call")
 

@@ -61,11 +61,11 @@ class Kept(PodRole, Generic[K]):
         self._interval_s = config.interval_ms / 1000
 
     async def read_only(self) -> None:
-        """Build the views beside who writes them."""
+        """Build the views while another generation writes them."""
         self.following.set()
 
     async def read_write(self, token: Token, told: Mapping[str, str]) -> bool:
-        """Let the keeper fence and write; the fence in the log is what counts, and it takes what time it takes."""
+        """Let the keeper fence and write; the fence in the log is what counts, and may come late."""
         self.allowed.set()
         return True
 

@@ -1,4 +1,4 @@
-"""Questions over HTTP to somebody who may answer anything: bytes, time and depth of an answer are bounded."""
+"""HTTP requests to a server that is not trusted: bytes, time and depth of an answer are bounded."""
 
 import asyncio
 from typing import Any

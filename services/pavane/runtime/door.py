@@ -1,4 +1,4 @@
-"""A listening TLS socket that strangers cannot take all descriptors of: they are counted before TLS is agreed upon.
+"""A listening TLS socket on which strangers cannot use up all file descriptors: they are counted before the handshake.
 
 A protocol hears of a connection when its handshake is over. Whoever connects and says nothing is unknown until then,
 and asyncio waits a minute for each.

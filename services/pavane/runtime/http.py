@@ -1,4 +1,4 @@
-"""An ASGI server as a part of a process: it leaves the signals and the logs to the process."""
+"""An ASGI server that is one part of a process: signals and logs belong to the process."""
 
 import contextlib
 import socket

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class CoreTimer:
-    """Calls ``fire`` on the loop when the core's next timer is due; ``arm`` is told after every turn when that is."""
+    """Calls ``fire`` on the loop when the core's next timer is due; call ``arm`` with that time after every turn."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[], None]) -> None:
         self._loop = loop

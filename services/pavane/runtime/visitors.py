@@ -1,4 +1,4 @@
-"""HTTP servers that ask nobody who they are: what a stranger's page makes a browser send is refused."""
+"""HTTP servers without authentication: requests that a foreign web page makes a browser send are refused."""
 
 import ipaddress
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ OURS = (".localhost", ".svc", ".cluster.local")
 
 
 class OwnVisitors:
-    """Passes on to ``app`` what no page of somebody else can have sent.
+    """Passes a request on to ``app`` unless a foreign web page can have sent it.
 
     A page's own address stands in ``Origin``, which has to be that of the request. A page may also have the address of
     this machine given to its own name (DNS rebinding), so on a loopback address ``Host`` is an address, or a name that
@@ -30,7 +30,7 @@ class OwnVisitors:
 
 
 def is_json(headers: Headers) -> bool:
-    """Whether a body says that it is JSON, which a page of somebody else cannot say without being asked for consent."""
+    """Whether the content type is JSON: a browser lets no foreign page send that without asking first (CORS)."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
 

@@ -1,4 +1,4 @@
-"""Spans that are over when they are made, and of which somebody has judged before that they are recorded.
+"""Spans that have ended when they are made, and that are known to be sampled.
 
 The tracer of the SDK asks its sampler, then copies and checks attributes and links for an object that may still change.
 Where thousands are made in a second, a span that is only a record costs a third.
