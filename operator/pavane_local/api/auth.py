@@ -14,7 +14,7 @@ RBAC = "rbac.authorization.k8s.io"
 
 
 class Identity(NamedTuple):
-    """A caller whose token is good."""
+    """A caller with a valid token."""
 
     username: str
     uid: str

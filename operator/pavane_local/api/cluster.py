@@ -23,7 +23,7 @@ POD_GRACE_SECONDS = 30
 class WriteOptions:
     """Who writes (`manager` owns the fields, 6.3), whether only to try, and whether to refuse unknown fields.
 
-    The cluster's own parts wait while the disk is full, others are told.
+    The cluster's own parts wait while the disk is full, others get an error.
     """
 
     manager: str = "pavane-local"

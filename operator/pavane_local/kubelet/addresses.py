@@ -34,7 +34,7 @@ class AddressesExhausted(Exception):
 
 
 class AddressesTaken(AddressesExhausted):
-    """Somebody else has the block of a folder: clients that know its addresses would meet a stranger."""
+    """Another process holds the block of a folder: clients that know its addresses would reach that one."""
 
 
 class AddressBlock:

@@ -20,7 +20,7 @@ _STEP = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 
 
 def in_words(error: Invalid, kind: str, name: str, place: str = "") -> Invalid:
-    """Return what a server said of an applied resource, for whoever wrote it; ``place`` is where, and comes first."""
+    """Return what a server said of an applied resource, for its author; ``place`` is where, and comes first."""
     causes = tuple(_cause(kind, cause) for cause in error.causes)
     message = error.message
     if causes != error.causes or error.is_misfit:

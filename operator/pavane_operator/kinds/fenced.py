@@ -42,7 +42,7 @@ class FencedPromotion:
         raise ValueError(f"{resource.kind} has no step {name} of its own")
 
     async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
-        """Nothing to take back: who only replayed has written nothing."""
+        """Nothing to take back: a pod that only replayed has written nothing."""
 
     async def close(self) -> None:
         """Nothing to close."""

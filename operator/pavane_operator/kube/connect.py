@@ -1,4 +1,4 @@
-"""Which API server a program means: what is said of it by options, `KUBECONFIG`, the pod and the environment."""
+"""The API server that a program talks to, as options, `KUBECONFIG`, the pod and the environment name it."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class LibraryTransport:
     async def open(
         self, method: str, path: str, headers: Mapping[str, str], body: object, silence_s: float | None
     ) -> AsyncIterator[LibraryResponse]:
-        """Send a request and lend the answer."""
+        """Send a request; the answer can be read inside the context."""
         sent = dict(headers)
         timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         try:

@@ -115,7 +115,7 @@ class LightTransport:
     async def open(
         self, method: str, path: str, headers: Mapping[str, str], body: object, silence_s: float | None
     ) -> AsyncIterator[LightResponse]:
-        """Send a request and lend the answer."""
+        """Send a request; the answer can be read inside the context."""
         data = b"" if body is None else json.dumps(body).encode()
         sent = {**headers, **self._always, "Content-Length": str(len(data))}
         http = h11.Connection(h11.CLIENT)

@@ -78,8 +78,8 @@ def add_finalizer(view: View) -> Decision:
 
 
 def delete(view: View) -> Decision:
-    """A1: record that it goes ahead where others might have held it up, stop all pods, then delete volumes if that is
-    the policy, then let the resource go."""
+    """A1: record that the deletion goes ahead where others might have held it up, stop all pods, delete volumes if that
+    is the policy, then remove the finalizer."""
     if FINALIZER not in view.resource.finalizers:
         return Decision(frozen=True)
     skipped = view.resource.annotations.get(SKIP_FINALIZER_ANNOTATION) == "true"

@@ -118,7 +118,7 @@ class Snapshot:
 
     @cached_property
     def users(self) -> tuple[str, ...]:
-        """Who refers to the resource and so holds up its deletion; empty = it is not being deleted, or goes."""
+        """Resources whose references hold up the deletion; empty = it is not being deleted, or goes."""
         annotations = self.resource.annotations
         forced = "true" in (annotations.get(DELETE_IN_USE_ANNOTATION), annotations.get(SKIP_FINALIZER_ANNOTATION))
         held = self.resource.deleted_at is not None and FINALIZER in self.resource.finalizers and not forced
@@ -126,12 +126,12 @@ class Snapshot:
 
     @property
     def release(self) -> Condition | None:
-        """The record that nobody holds up the deletion, once it stands."""
+        """The recorded condition that nothing holds up the deletion; None before."""
         return release_of(self.status)
 
     @property
     def leaving(self) -> bool:
-        """Whether the resource is being deleted, and nobody holds that up."""
+        """Whether the resource is being deleted, and nothing holds that up."""
         return self.resource.deleted_at is not None and not self.users
 
     @property

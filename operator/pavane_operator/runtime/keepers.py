@@ -1,4 +1,4 @@
-"""One task per resource: woken by whatever concerns it, alive until it is gone, never dead by an error.
+"""One task per resource: each event of the resource starts a run, and no error ends the task.
 
 Not a kopf daemon: that is stopped at the deletion timestamp, and after a restart of the operator none is started for an
 object that is being deleted, so clean-up would be skipped (docs/specs/operator.md 2.10, 5.2).

@@ -51,7 +51,7 @@ async def way_to(kube: KubeClient, document: Object) -> tuple[list[str], RaftKey
 
 
 def refuse_suspended(document: Object) -> None:
-    """Raise Suspended if the RaftCluster is; it is told at once, for nobody answers and nobody will."""
+    """Raise Suspended if the RaftCluster is; no pod would answer."""
     conditions = (document.get("status") or {}).get("conditions") or ()
     if any(each["type"] == "Ready" and each["reason"] == "Suspended" for each in conditions):
         name = document["metadata"]["name"]

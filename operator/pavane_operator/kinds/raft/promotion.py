@@ -76,7 +76,7 @@ class RaftPromotion:
         self._leader_known = False
 
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
-        """Ask all pods for their status, at once; who does not answer in time is not there."""
+        """Ask all pods for their status at the same time; one that does not answer in time counts as absent."""
         views = await self._ask(resource, observed)
         step = resource.status.rollout.step if resource.status is not None and resource.status.rollout else None
         expired = step is not None and step.at == self._expired_at

@@ -27,8 +27,9 @@ class Membership:
 def next_members(membership: Membership) -> frozenset[str] | None:
     """The members to ask for now; None = the present ones are right, or something has to happen first.
 
-    Who lost its volume goes first, and comes back like a new pod. What the spec asks for comes in one change; as long
-    as a pod is not ready, only as many join as keep the number odd: one more would need one more for a majority.
+    A member that lost its volume goes first, and comes back like a new pod. What the spec asks for comes in one change;
+    as long as a pod is not ready, only as many join as keep the number odd: one more would need one more for a
+    majority.
     """
     current, wanted = frozenset(membership.current), frozenset(membership.wanted)
     lost = current & membership.lost

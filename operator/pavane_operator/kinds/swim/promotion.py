@@ -36,7 +36,7 @@ class SwimPromotion:
         self._http: httpx2.AsyncClient | None = None
 
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
-        """Ask some of the members, at once; who does not answer in time is not there."""
+        """Ask some of the members at the same time; one that does not answer in time counts as absent."""
         return facts(resource, observed, await self._tables(observed))
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
