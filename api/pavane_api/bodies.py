@@ -19,7 +19,7 @@ AUTHENTICATED = "/api/"
 
 
 class BodyLimit:
-    """Reads the body of nobody whom the cluster does not know, and ends one that is beyond ``BODY_BYTES_MAX``.
+    """Reads bodies of authenticated callers only, and refuses one that is beyond ``BODY_BYTES_MAX``.
 
     FastAPI reads and parses JSON before it asks a dependency who sent it.
     """

@@ -1,4 +1,4 @@
-"""What requests share, such as the client of a cluster: made for the first, lent to each, kept while it is used."""
+"""What requests share, such as the client of a cluster: made for the first one, kept while it is used."""
 
 import asyncio
 from collections import OrderedDict
@@ -39,7 +39,8 @@ class Pool(Generic[Lent]):
     async def lend(
         self, key: Key, made_of: tuple[Any, ...], make: Callable[[], Awaitable[AbstractAsyncContextManager[Lent]]]
     ) -> AsyncIterator[Lent]:
-        """Lend what is kept for ``key``; made anew if it was made of something else. A part that is None is not known.
+        """Give what is kept for ``key`` until the context ends; made anew if it was made of something else. A part that
+        is None is not known.
 
         Raises what ``make`` and entering its result raise.
         """
@@ -61,7 +62,7 @@ class Pool(Generic[Lent]):
             await self._shrink()
 
     async def drop(self, key: Key) -> None:
-        """Forget what is kept for ``key``: whoever wants it next gets a new one."""
+        """Forget what is kept for ``key``: the next request gets a new one."""
         slot = self._slots.pop(key, None)
         if slot is not None and not slot.users:
             await slot.resources.aclose()

@@ -1,4 +1,4 @@
-"""The page ``/docs``: the REST API as its own description tells it, without anything from another server."""
+"""The page ``/docs``: the REST API from its own description, without anything from another server."""
 
 import json
 from html import escape

@@ -29,7 +29,7 @@ async def only_known(request: Request) -> None:
 
 
 async def only_known_of_caller(request: Request, _: Caller) -> None:
-    """``only_known`` for callers that the cluster knows; strangers learn nothing, not even names."""
+    """``only_known`` for authenticated callers; others do not even learn the names."""
     await only_known(request)
 
 

@@ -67,7 +67,7 @@ class RaftClients:
 
     @asynccontextmanager
     async def of(self, namespace: str, name: str, use: Use = Use.STATUS) -> AsyncIterator[RaftClient]:
-        """Lend the client of a RaftCluster; what it raises while it is lent becomes a problem.
+        """Give the client of a RaftCluster until the context ends; what it raises meanwhile becomes a problem.
 
         Raises ``kube.NotFound``, ``Unavailable`` while the resource has no endpoint yet, and ``Conflict`` where its
         state machine does not serve this use. A client that reached nobody is forgotten: the next use reads endpoints

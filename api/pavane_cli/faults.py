@@ -1,4 +1,4 @@
-"""Faults of ours: one line for the user, and the trace in a file for who mends it."""
+"""Internal errors: one line for the user, and the traceback in a file for a bug report."""
 
 import sys
 import tempfile

@@ -218,7 +218,7 @@ async def _watch(
 def changes(
     client: kube.KubeClient, resource: kube.Resource, namespace: str | None, name: str | None, labels: str = ""
 ) -> contextlib.aclosing[AsyncGenerator[kube.Change, None]]:
-    """Lend the present resources as ADDED and then every change, for ever; a broken watch goes on where it was.
+    """Give the present resources as ADDED and then every change, for ever; a broken watch goes on where it was.
 
     Raises ``kube.Unavailable`` when the API server could not be reached for WATCH_LOST_S.
     """
