@@ -210,7 +210,7 @@ class Adapter:
         self.late_s = 0.0
 
     def now(self) -> Now:
-        """Return the time in the two forms that the core wants."""
+        """Return the time in the two forms that the core takes."""
         wall_s, wall_part_ms = divmod(time.time_ns() // 1_000_000, 1000)
         return Now(self._loop.time(), wall_s, wall_part_ms)
 

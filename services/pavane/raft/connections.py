@@ -101,9 +101,8 @@ class Connections:
             monitor.close(0)
 
     def end_all_but(self, stays: Callable[[str], bool]) -> None:
-        """End connections by the names that were given with their keys; one that has said nothing ends, too.
-
-        Whoever may connect does so again at once.
+        """End connections by the names that were given with their keys; one that has said nothing ends, too. Accepted
+        clients connect again at once.
         """
         self._take_heard()
         for key in list(self._open):

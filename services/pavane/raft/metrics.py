@@ -1,4 +1,4 @@
-"""The metrics of a peer (docs/specs/raft.md 15.1), made from plain integers when somebody asks for them."""
+"""The metrics of a peer (docs/specs/raft.md 15.1), made from plain integers when they are read."""
 
 from collections import Counter
 from collections.abc import Mapping

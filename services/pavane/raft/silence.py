@@ -83,7 +83,8 @@ class Silence(Generic[Key]):
         self._trial.pop(key, None)
 
     def look(self) -> tuple[list[Key], list[Key]]:
-        """Return who must be asked for a sign of life, and whose connections are given up: they stand no more."""
+        """Return the keys that must be asked for a sign of life, and those whose connections are given up and count as
+        down."""
         doubtful: list[Key] = []
         lost: list[Key] = []
         self._backlog = {key: size - LOOK_BYTES for key, size in self._backlog.items() if size > LOOK_BYTES}

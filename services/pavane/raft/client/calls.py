@@ -281,7 +281,7 @@ class ClockCall(Call[int]):
     """``pv.hello``, asked of the leader for its clock: Unix milliseconds. Only servers of ours answer."""
 
     def frames(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the request; its id, which nobody else has, is the nonce as well."""
+        """Return the request; its id is unique, so it is the nonce as well."""
         return PvHello("", 0, self.id, {"v": HELLO_VERSION, "feat": 0}).encode(ident)
 
     def judge(self, frames: Frames) -> Verdict[int]:
@@ -304,7 +304,7 @@ class DispatchCall(Call[tuple[Frame, ...]]):
         self.once = not idempotent
 
     def judge(self, frames: Frames) -> Verdict[tuple[Frame, ...]]:
-        """Take whatever comes."""
+        """Take any reply as the result."""
         return Done(tuple(frames))
 
 

@@ -44,7 +44,7 @@ class Causes:
         self._heard.add(endpoint)
 
     def explain(self, error: RaftError) -> RaftError:
-        """Return ``error``; one that says that nobody answers says why as well."""
+        """Return ``error``; if it says that no peer answers, with the cause."""
         if not isinstance(error, Unreachable):
             return error
         return Unreachable(error.peers, error.tried_for_s, error.reqid, self._why())

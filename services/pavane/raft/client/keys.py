@@ -76,10 +76,10 @@ class Reset:
 
 
 class Session(Protocol):
-    """A way to a cluster's keys: a ``RaftClient``, or what stands for one. All methods raise as ``Keys`` says."""
+    """Access to a cluster's keys, by a ``RaftClient`` or by REST. All methods raise as ``Keys`` says."""
 
     def since(self, revision: int) -> "Session":
-        """Return the way whose reads see ``revision`` or later, if these are stale ones."""
+        """Return the session whose stale reads see ``revision`` or later."""
         ...
 
     def command(self, command: Command, reqid: bytes | None, timeout_s: float) -> Awaitable[Outcome]:
@@ -113,8 +113,8 @@ class Keys:
     def since(self, revision: int) -> "Keys":
         """Return these keys, of whose stale reads (``stale_kv``) none is older than ``revision``.
 
-        Who passes on the revision that it saw last never sees time go back, whatever peer it asks. A read raises
-        ``Behind`` where no peer gets there within a second.
+        A caller that passes on the revision that it saw last never sees older data, whichever peer it asks. A read
+        raises ``Behind`` where no peer gets there within a second.
         """
         return Keys(self._session.since(revision))
 

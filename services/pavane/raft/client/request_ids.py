@@ -48,7 +48,7 @@ class RequestIds:
         self._offset_s = offset_s if abs(offset_s) > CLOCK_OFFSET_S_MIN else 0
 
     def begin_anew(self) -> None:
-        """Make other ids from now on: somebody else makes the same ones."""
+        """Make other ids from now on: another program makes the same ones."""
         self._reqids.begin_anew()
 
 

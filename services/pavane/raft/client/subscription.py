@@ -67,7 +67,7 @@ class EntryTracker:
         return found
 
     def outdated(self, message: StateBroadcast) -> bool:
-        """Whether who sent ``message`` has less than what was read."""
+        """Whether the sender of ``message`` has less than what was read."""
         return message.applied_index < self.last
 
     @property

@@ -26,7 +26,7 @@ class Budget:
     def wait_s(self, route: Route, size: int, now: float) -> float:
         """Take ``size`` bytes for ``route`` and return 0, or return after how many seconds to come again.
 
-        Whoever owes nothing gets one answer of any size.
+        A connection that owes nothing gets one answer of any size.
         """
         if size <= BIG_REPLY_BYTES:
             return 0.0

@@ -85,7 +85,7 @@ Dispatch = Callable[[bytes, Frames, bool], Sequence[bytes] | None]
 
 
 class Timed(Protocol):
-    """A part that wants to be called at times."""
+    """A part with timers."""
 
     def next_timer(self) -> float | None:
         """Return the monotonic second of the next time, ``None`` for never."""
@@ -97,7 +97,7 @@ class Timed(Protocol):
 
 
 class Core:
-    """One peer. Every input takes the time; no method blocks, and none raises for a mistake of somebody else."""
+    """One peer. Every input takes the time; no method blocks, and none raises for a mistake of a peer or client."""
 
     def __init__(
         self,
@@ -352,7 +352,7 @@ class Core:
             self._node.event(TransferChanged(target or "", "failed"))
 
     def room(self, has_room: bool, now: Now) -> None:
-        """Say whether the volume has room for updates: without it a leader hands the lead on (13.4)."""
+        """Take whether the volume has room for updates: without it a leader hands the lead on (13.4)."""
         self._node.now = now
         self._node.has_room = has_room
         if not has_room:
@@ -368,7 +368,7 @@ class Core:
                 part.timer()
 
     def next_timer(self) -> float | None:
-        """Return the monotonic second at which ``handle_timer`` wants to be called, ``None`` for never."""
+        """Return the monotonic second at which ``handle_timer`` is due, ``None`` for never."""
         if self._node.halted:
             return None
         due: float | None = None

@@ -110,7 +110,7 @@ class Election:
 
     @property
     def may_stand(self) -> bool:
-        """Whether this log tells who would have to vote (9.4, 5), and there is a next term."""
+        """Whether this log tells which members would have to vote (9.4, 5), and there is a next term."""
         return not self._node.doubts_configuration and self._node.term < UINT_MAX
 
     def _armed(self) -> bool:

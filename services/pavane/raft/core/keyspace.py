@@ -77,7 +77,7 @@ class KeyCounts:
 
 
 class Keyspace:
-    """What clients of the machine ask and what its leases need; ``watching`` are those who follow its history."""
+    """What clients of the machine ask and what its leases need; ``watching`` serves the watchers of its history."""
 
     def __init__(self, node: Node, barriers: Barriers, serving: Serving, transfer: Transfer, machine: KeyValue) -> None:
         self._node = node
@@ -172,7 +172,7 @@ class Keyspace:
         self._tick_at = self._node.now.mono + TICK_S
 
     def deposed(self) -> None:
-        """We no longer lead: whose keep-alive waits asks the next leader."""
+        """We no longer lead: clients whose keep-alive waits ask the next leader."""
         self._keeper = None
         self._ending.clear()
         for asked in self._unproven:

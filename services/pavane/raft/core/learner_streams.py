@@ -50,7 +50,7 @@ class LearnerStreams:
 
     @property
     def peers(self) -> set[str]:
-        """Whom the streams are for."""
+        """The peers that the streams are for."""
         return {stream.peer for stream in self._streams.values()}
 
     def request(self, route: Route, request_id: Frame, message: PvFollow) -> None:

@@ -38,7 +38,7 @@ class Lifelines:
         return self._look_at if self._requests.silence else None
 
     def timer(self) -> None:
-        """Ask who has been silent for long, and give up who has been for too long."""
+        """Ask peers that have been silent for long, and close the channels of those that have been for too long."""
         silence, now = self._requests.silence, self._node.now.mono
         if now < self._look_at or not silence:
             return

@@ -124,7 +124,7 @@ class Membership:
                     self._answer(route, reqid, ConfigStatus.ACCEPTED)
 
     def deposed(self) -> None:
-        """We stepped down: send everybody to the next leader."""
+        """We stepped down: send waiting clients to the next leader."""
         leader = self._node.leader
         if self._held is not None:
             for route in self._held.routes:

@@ -76,7 +76,7 @@ COMMIT_NOTE_S = 1.0  # a hint; every write of it costs disk
 
 
 class Hooks(Protocol):
-    """What the node tells the core, which passes it to the parts that care."""
+    """What the node tells the core, which passes it on to its parts."""
 
     def role_changed(self, old: Role) -> None:
         """The role is another one now."""
@@ -217,7 +217,8 @@ class Node:
             self.note("commit", self.commit)
 
     def persist(self) -> int:
-        """Store term, vote and vote floor; return the ticket that has to be durable before anybody is told (P1)."""
+        """Store term, vote and vote floor; return the ticket that has to be durable before any message tells it
+        (P1)."""
         self._flush()
         self._hard_ticket = self._next_ticket()
         self._store.append(HardState(self._hard_ticket, self.term, self.vote, self.vote_floor))
@@ -499,7 +500,7 @@ class Node:
         return self.persist()
 
     def resting_role(self) -> Role:
-        """Return the role of a peer that neither stands nor leads, from its log alone (8.1)."""
+        """Return the role of a peer that is neither candidate nor leader, from its log alone (8.1)."""
         if self.recovering:
             return Role.RECOVERING
         if self.configurations.names_since(self.id, self.commit):
@@ -507,7 +508,7 @@ class Node:
         return Role.REMOVED if self.configurations.ever_named(self.id) else Role.LEARNER
 
     def rest(self, reason: str, leader: str | None = None) -> None:
-        """Stop standing or leading, and follow ``leader`` if one is known."""
+        """Stop being a candidate or leader, and follow ``leader`` if one is known."""
         self.set_leader(leader)  # first, for those who are told of the role have to name it
         self.set_role(self.resting_role(), reason)
 

@@ -351,7 +351,7 @@ Event = (
 
 @dataclass(slots=True)  # made many times in a turn; a frozen one takes three times as long
 class Outputs:
-    """Everything that the core wants done since the last call, each group in its order."""
+    """What is to be done since the last call, each group in its order."""
 
     store: tuple[StoreCommand, ...]
     send: tuple[Send, ...]

@@ -75,7 +75,7 @@ class Prevote:
         self._round = None
 
     def led(self) -> None:
-        """A leader was heard: who objected in its favour was right."""
+        """A leader was heard: objections in its favour were right."""
         self._objected_since = None
 
     def next_timer(self) -> float | None:
@@ -83,7 +83,7 @@ class Prevote:
         return min(self._round.repeat_at, self._round.ends_at) if self._round is not None else None
 
     def timer(self) -> None:
-        """Ask again whoever has not agreed, and judge what silence means by now."""
+        """Ask again the peers that have not agreed, and judge what silence means by now."""
         current, now = self._round, self._node.now.mono
         if current is None:
             return

@@ -64,7 +64,7 @@ class Peer:
 
 
 class Programs:
-    """Keeps asking the members, and whoever ``watch`` names, who they are."""
+    """Keeps asking the members, and the peers that ``watch`` names, which programs they are."""
 
     def __init__(self, node: Node, requests: Requests, remembered: Mapping[str, int | str | bytes]) -> None:
         self._node = node
@@ -79,7 +79,7 @@ class Programs:
         return self._peers.get(peer)
 
     def kind(self, peer: str) -> Program:
-        """Return the kind of a peer; ``unknown`` if nobody told."""
+        """Return the kind of a peer; ``unknown`` if it has not told."""
         known = self._peers.get(peer)
         return known.kind if known is not None else Program.UNKNOWN
 

@@ -244,7 +244,7 @@ class Serving:
             self._append(pending, pending.data)
 
     def applied(self, index: int) -> None:
-        """Answer every update up to ``index`` to all who asked."""
+        """Answer every update up to ``index`` to all its requesters."""
         node = self.node
         while self._logged and self._logged[0].index <= index:
             pending = self._logged.popleft()
@@ -262,7 +262,7 @@ class Serving:
         self.progress()
 
     def deposed(self) -> None:
-        """We no longer lead: whoever waits is sent to the next leader and repeats there with the same id."""
+        """We no longer lead: waiting clients are sent to the next leader and repeat there with the same id."""
         for pending in self._pending.values():
             for requester in pending.requesters:
                 self._refuse(requester, pending.reqid, Code.NOT_LEADER)
@@ -283,7 +283,7 @@ class Serving:
     # --- time ----------------------------------------------------------------------------------------------------
 
     def next_timer(self) -> float | None:
-        """Return when waiting clients must hear of us, old ids be forgotten, or the PUB socket show life."""
+        """Return when waiting clients are due an answer, old ids are forgotten, or the PUB socket sends a heartbeat."""
         times = [self._forget_at]
         if self._accepts:
             times.append(self._accepts[0][0])

@@ -57,7 +57,7 @@ class Transfer:
 
     @property
     def target(self) -> str | None:
-        """Who is about to lead; while this is set, new updates wait."""
+        """The member that is about to lead; while this is set, new updates wait."""
         return self._attempt.target if self._attempt is not None else None
 
     def best(self, among: frozenset[str] | None = None) -> str | None:
@@ -86,7 +86,7 @@ class Transfer:
             self.start(None)
 
     def start(self, target: str | None) -> bool:
-        """Begin; false if there is nobody fit. A transfer under way goes on.
+        """Begin; false if no member is fit. A transfer under way goes on.
 
         Raises ``LocalProtocolError`` when we do not lead.
         """

@@ -146,7 +146,7 @@ class Watching:
             self._read(stream)
 
     def applied(self) -> None:
-        """Send what has happened to those whom it interests."""
+        """Send what has happened to those who watch it."""
         history, first = self._machine.state.history, self._seen + 1
         self._seen = self._node.applied
         if not self._streams:
@@ -167,7 +167,8 @@ class Watching:
         return min(self._look_at, self._catch_up_at) if self._behind else self._look_at
 
     def timer(self) -> None:
-        """Read for those that are behind; give up streams that nobody acknowledges, tell others that nothing happened.
+        """Read for streams that are behind; give up streams that are not acknowledged, tell others that nothing
+        happened.
 
         A peer that was removed ends them, one without a leader is silent: so their watchers go elsewhere.
         """

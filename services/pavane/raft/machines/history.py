@@ -177,7 +177,7 @@ class Cursor:
 
     @property
     def progress(self) -> bool:
-        """Whether the watcher wants to hear how far nothing has happened."""
+        """Whether the watcher asked to be told how far nothing has happened."""
         return self.watch.progress
 
     def take(self, history: History, applied: int, most: int | None = None) -> tuple[int, tuple[Event, ...]] | None:

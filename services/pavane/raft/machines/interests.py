@@ -1,4 +1,4 @@
-"""Who wants to hear of an event, found by its key instead of by asking every watcher (docs/specs/raft.md 12.6)."""
+"""The watchers of an event, found by its key instead of by asking every watcher (docs/specs/raft.md 12.6)."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
@@ -25,7 +25,7 @@ _Place = tuple[_Form, bytes, bytes]  # start and end; of all but a range the end
 class Interests(Generic[WatcherT]):
     """Watchers by the key, prefix, node or subtree that they watch; only ranges of another form are all compared.
 
-    Those of one place are kept in order, so that who hears first does not depend on where objects lie in memory.
+    Those of one place are kept in order, so that the order of messages does not depend on where objects lie in memory.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Interests(Generic[WatcherT]):
             self._count(place, -1)
 
     def of(self, event: Event) -> Iterator[WatcherT]:
-        """Yield all who want to hear of ``event``, and some who watch its node but not for this kind of event."""
+        """Yield all watchers of ``event``, and some that watch its node but not for this kind of event."""
         for place in self._places(event):
             yield from self._watchers.get(place, ())
 

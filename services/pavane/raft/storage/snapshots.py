@@ -182,7 +182,8 @@ class SnapshotWriter:
 class SnapshotReader:
     """``SnapshotSource`` over a file, which stays readable when the folder forgets it.
 
-    Who reads on from the beginning, of the file or of the machine's data, is not given the last of it if it has rotted.
+    A reader that goes on from the beginning, of the file or of the machine's data, never gets the end of one that has
+    rotted.
     """
 
     def __init__(self, file: File) -> None:
