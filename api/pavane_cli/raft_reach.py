@@ -83,7 +83,7 @@ class RaftReach(reach.Reach):
     async def reading(
         self, path: str, direct: Callable[..., Awaitable[BaseModel]]
     ) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-        """Lend what reads a document of the REST API: from the control plane at ``path``, or from the peers.
+        """Open what reads a document of the REST API: from the control plane at ``path``, or from the peers.
 
         ``direct`` makes it of a client of the peers, and takes the parameters of the query.
         """

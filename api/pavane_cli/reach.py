@@ -25,7 +25,7 @@ class ControlPlane(Place):
     token: str | None = None
 
     def rest(self) -> AbstractAsyncContextManager[RestClient]:
-        """Lend a client of it."""
+        """Open a client of it."""
         return control_plane(self, self.api, self.token)
 
     def path_of(self, kind: str, name: str) -> str:
@@ -69,7 +69,7 @@ class Reach:
         return self.plane.path_of(self.kind, self.name)
 
     def rest(self) -> AbstractAsyncContextManager[RestClient]:
-        """Lend a client of the control plane."""
+        """Open a client of the control plane."""
         return self.plane.rest()
 
 

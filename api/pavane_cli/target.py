@@ -120,7 +120,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def run_with(opening: AbstractAsyncContextManager[Opened], work: Callable[[Opened], Awaitable[Result]]) -> Result:
-    """Run ``work`` to its end with what ``opening`` lends."""
+    """Run ``work`` to its end with what ``opening`` opens."""
 
     async def worked() -> Result:
         async with opening as opened:

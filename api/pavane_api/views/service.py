@@ -83,7 +83,7 @@ async def cluster_of(control: Control, namespace: str, name: str) -> Cluster:
 
 @asynccontextmanager
 async def views_of(control: Control, namespace: str, name: str) -> AsyncIterator[tuple[Cluster, Kept]]:
-    """Lend the views of a ComputeCluster, read to their end."""
+    """Give the views of a ComputeCluster, read to their end, until the context ends."""
     cluster = await cluster_of(control, namespace, name)
     async with control.views.of(namespace, name, cluster.log, cluster.ticks, cluster.views_in) as kept:
         await kept.look()

@@ -174,7 +174,7 @@ class Container:
 
 
 def interrupted(former: State) -> State:
-    """The status of a container whose kubelet died: what ran is terminated, with an unknown exit code (6.10)."""
+    """The status of a container whose kubelet died: what ran counts as killed, for an unknown reason (6.10)."""
     state = former["state"]
     if "running" in state:
         state = _terminated(137, state["running"]["startedAt"], "ContainerStatusUnknown", "")

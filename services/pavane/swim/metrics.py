@@ -1,4 +1,4 @@
-"""The metrics of a member (docs/specs/swim.md 17.4), made from plain integers when somebody asks for them."""
+"""The metrics of a member (docs/specs/swim.md 17.4), made from plain integers when they are read."""
 
 from collections.abc import Mapping
 
