@@ -132,6 +132,7 @@ COMMANDS: dict[str, dict[str, Branch | Command]] = {
         "swim leave": Command("swim_control:leave", ""),
         "swim keys": Command("swim_control:keys", ""),
         "waltz": Branch("The log of a WaltzCluster: append, read and follow transactions."),
+        "waltz adopt": Command("waltz_tools:adopt", "ledger --dry-run"),
         "waltz append": Command("waltz_log:append", "ledger paid -p 1"),
         "waltz bench": Command("waltz_tools:bench", "ledger -p 1 --size 512"),
         "waltz dump": Command("waltz_offline:dump", "storage --partition 1"),

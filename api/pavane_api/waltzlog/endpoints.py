@@ -17,7 +17,9 @@ from pavane_api.bodies import OCTETS, bounded
 from pavane_api.control import Control, Shared
 from pavane_api.kinds import COMPUTE_CLUSTERS, COORDINATORS, WALTZ_CLUSTERS
 from pavane_api.problems import BadRequest, Conflict, Problem, responses
+from pavane_api.waltzlog.adoption import adopted
 from pavane_api.waltzlog.schemas import (
+    AdoptedLog,
     AppendedTransaction,
     LogPartitions,
     LogTransaction,
@@ -159,6 +161,26 @@ async def trim(
     async with control.waltz.of(namespace, name) as log:
         _check(log, partition)
         return TrimmedPartition.of(partition, await log.trim(partition, before, dry_run=dry_run))
+
+
+@router.post(
+    "/adopt",
+    operation_id="adopt_log",
+    response_model=AdoptedLog,
+    responses=responses(problems.NotFound, problems.Conflict),
+)
+async def adopt(
+    control: Shared,
+    _: MayUpdate,
+    namespace: str,
+    name: str,
+    dry_run: Annotated[bool, Query(alias="dryRun", description="Change nothing, only say what would be")] = False,
+) -> AdoptedLog:
+    """Make the registry of a log again that its RaftCluster has lost, from what its storage nodes hold.
+
+    Refused with 409 where the registry is there, and where a majority of the copies of a partition does not answer.
+    """
+    return await adopted(control, namespace, name, dry_run=dry_run)
 
 
 async def _page(log: Waltz, partition: int, start: int, limit: int) -> LogTransactions:

@@ -113,3 +113,20 @@ class TrimmedPartition(Document):
     def of(cls, partition: int, trim: Trim) -> Self:
         """Show the answer of a server."""
         return cls(partition=partition, former_first=trim.former, first=trim.first, high_water_mark=trim.hwm)
+
+
+class AdoptedLog(Document):
+    """What the adoption of a log found at its storage nodes, and did or would do."""
+
+    partitions: int
+    """How many there are."""
+    transactions: int
+    """How many are acknowledged or may be, in all partitions together."""
+    copied_anew: dict[str, int]
+    """Storage nodes whose copies are given up and made again from the others: in how many partitions."""
+
+    def sentence(self, *, dry_run: bool) -> str:
+        """Return it for people."""
+        done = "would be adopted" if dry_run else "are adopted: servers open them now"
+        anew = "".join(f"; {node} is copied anew in {count} of them" for node, count in self.copied_anew.items())
+        return f"{self.partitions} partitions with {self.transactions} transactions {done}{anew}"

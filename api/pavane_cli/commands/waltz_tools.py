@@ -1,4 +1,4 @@
-"""``pavane waltz validate|bench|recover``."""
+"""``pavane waltz adopt|validate|bench|recover``."""
 
 import ssl
 from pathlib import Path
@@ -11,11 +11,13 @@ from pavane.runtime.certificates import Certificates
 from pavane.waltz.client.tools import measure
 from pavane.waltz.client.tools import recover as recover_node
 from pavane.waltz.client.tools import validate as validate_log
+from pavane_api.waltzlog.schemas import AdoptedLog
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
+from pavane_cli.reach import ControlPlane, through_plane
 from pavane_cli.target import run, run_with
-from pavane_cli.waltz_reach import WaltzReach, explained, reaching
+from pavane_cli.waltz_reach import Name, WaltzReach, explained, reaching
 
 CLIENTS_MAX = 1000
 SIZE_MAX_BYTES = 16 * 1024 * 1024
@@ -75,6 +77,22 @@ def bench(
             f"{found.appends} appends of {size} bytes, {under_way} under way: {found.per_second:,.0f} a second; "
             f"each took {found.p50_ms:.2f} ms (median), {found.p99_ms:.2f} ms (99 %)"
         )
+
+
+@through_plane
+def adopt(
+    plane: ControlPlane,
+    name: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only look at the storage nodes.")] = False,
+) -> None:
+    """Make the registry of a log again that its RaftCluster has lost, from what a majority of storage nodes holds."""
+
+    async def ask() -> AdoptedLog:
+        async with plane.rest() as rest:
+            path = f"{plane.path_of('waltz', name)}/partitions/adopt?dryRun={dry_run}"
+            return AdoptedLog.model_validate(await rest.post(path, b""))
+
+    output.say(run(ask()).sentence(dry_run=dry_run))
 
 
 def recover(

@@ -25,7 +25,7 @@ ADVICE = {
     "Joining": "It continues by itself.",
     "HandingOver": "It continues by itself, within a second as a rule.",
     "ActiveDown": "The active generation does not answer; what its pods wait for follows, or look at their logs.",
-    "RegistryLost": "Restore the registry from its backup; keep the volumes of the storage nodes, which hold the log.",
+    "RegistryLost": "Make the registry again: `pavane waltz adopt NAME`; keep the volumes of the storage nodes.",
     "StateLost": "The pod lost its volume and may not vote; the operator removes and adds it again.",
     "VolumeFull": "Raise spec.storage.size, or see 'A full volume' in docs/operations.md.",
     "Suspended": "Start it again with `pavane resume-resource {reference}`.",

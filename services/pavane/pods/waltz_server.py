@@ -5,17 +5,21 @@ Specified in docs/specs/waltz.md 14.6, docs/specs/operator.md 2.12 and 4.2, docs
 """
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pavane.compute.wire import Blocker, Token
 from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.staged import PodRole, StagedPod
+from pavane.pods.waltz_adoption import adopt_if_asked
 from pavane.pods.waltz_metadata import store_of
 from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, WaltzConfig, WaltzServerSettings, load
 from pavane.pods.waltz_settings import metadata as metadata_of
 from pavane.runtime.metrics import Metric
 from pavane.runtime.process import EXIT_FAILED, Process
+from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.waltz.aio.cluster import ClusterConfig, check_tree, make_tree, read_rollout, read_view, set_rollout
@@ -23,6 +27,8 @@ from pavane.waltz.core.retention import Policy
 from pavane.waltz.server import WaltzServer
 from pavane.waltz.state.metadata import MetadataError
 from pavane.wire import Stage
+
+_logger = logging.getLogger(__name__)
 
 LOOK_S = 0.2  # how often the pod looks at the fence and at its own partitions
 
@@ -104,8 +110,12 @@ class WaltzPod(StagedPod[WaltzRole]):
 
     def __init__(self, settings: WaltzServerSettings, config: WaltzConfig, process: Process) -> None:
         self._listened_on = settings.listened_on
-        self._store = store_of(metadata_of(settings.waltz_metadata))
+        self._metadata_folder = settings.waltz_metadata
+        self._metadata_keys = metadata_of(settings.waltz_metadata)
+        self._store = store_of(self._metadata_keys)
         certificates = certificates_of(settings, process)
+        self._storage_tls = certificates.dialling if certificates is not None else None
+        self._adopting: asyncio.Task[None] | None = None
         self._server = WaltzServer(
             ClusterConfig(
                 config.cluster_name,
@@ -120,7 +130,7 @@ class WaltzPod(StagedPod[WaltzRole]):
             advertise=f"{settings.waltz_host}:{SERVER_PORT}",
             generation=settings.generation,
             client_tls=certificates.open_port if certificates is not None else None,
-            storage_tls=certificates.dialling if certificates is not None else None,
+            storage_tls=self._storage_tls,
             policy=Policy(config.retention_bytes, config.retention_age_ms),
         )
         self._judged = self._ours = False
@@ -133,6 +143,8 @@ class WaltzPod(StagedPod[WaltzRole]):
 
     async def _end(self) -> None:
         """Partitions are given up."""
+        if self._adopting is not None:
+            self._adopting.cancel()
         await self._server.stop()
         await self._store.__aexit__(None, None, None)
 
@@ -160,8 +172,13 @@ class WaltzPod(StagedPod[WaltzRole]):
             if not self._ours:  # what another cluster left at this root is no fence of ours
                 await check_tree(self._server.metadata, self._server.config)
             found = await read_rollout(self._server.metadata, self._server.config.root)
+            if found is None and (self._adopting is None or self._adopting.done()):
+                self._adopting = asyncio.create_task(self._adopt(), name="waltz adoption")
         except MetadataError as error:
             role.metadata_fault = str(error)
+            with contextlib.suppress(SettingsError):  # while the files change
+                if metadata_of(self._metadata_folder) != self._metadata_keys:
+                    self._process.exit(EXIT_FAILED, "the metadata store has other keys now, as one that was made anew")
             return
         self._ours = self._ours or found is not None
         role.metadata_fault = ""
@@ -174,6 +191,14 @@ class WaltzPod(StagedPod[WaltzRole]):
         self._judged = self._judged or role.active == role.generation
         if role.active == role.generation and stage.stage < Stage.READ_WRITE:
             await stage.walk()
+
+    async def _adopt(self) -> None:
+        """Where the metadata were lost: make them again if somebody asks for it."""
+        server = self._server
+        with contextlib.suppress(MetadataError):
+            done = await adopt_if_asked(server.metadata, server.config, self._role.generation, self._storage_tls)
+            if done is not None:
+                _logger.warning("adoption of the log: %s", done.model_dump_json())
 
     def _live_fault(self) -> str | None:
         failure = self._server.failure

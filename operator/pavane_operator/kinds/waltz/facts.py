@@ -117,10 +117,11 @@ def _registry_lost(resource: Resource, spec: WaltzClusterSpec, faults: Faults) -
     """No server makes the nodes of a log that has served: it would begin anew, beside storage that knows better."""
     ref = spec.metadata.raft_cluster_ref
     store = "ZooKeeper" if ref is None else f"RaftCluster {ref.name}"
+    mend = "bring its former data back" if ref is None else f"`pavane waltz adopt {resource.name}` makes it again"
     problem = Problem(
         REGISTRY_LOST,
-        f"{store} holds nothing of WaltzCluster {resource.name}, as if it was deleted and created again: bring its "
-        "former data back; the storage nodes still hold the log",
+        f"{store} holds nothing of WaltzCluster {resource.name}, as if it was deleted and created again: {mend}; "
+        "the storage nodes still hold the log",
     )
     own = OwnCondition("WritesAllowed", False, problem.reason, problem.message)
     healthy = _unusable(faults) or OwnCondition("LogHealthy", None, problem.reason, problem.message)

@@ -38,7 +38,12 @@ def root(resource: Resource, spec: WaltzClusterSpec) -> str:
     """Path of the cluster in the metadata store."""
     if spec.metadata.zookeeper is not None:
         return spec.metadata.zookeeper.root
-    return f"/{spec.cluster_name or resource.name}-{resource.uid[:UID_CHARACTERS]}"
+    return raft_root(spec.cluster_name or resource.name, resource.uid)
+
+
+def raft_root(cluster_name: str, uid: str) -> str:
+    """Path in a RaftCluster."""
+    return f"/{cluster_name}-{uid[:UID_CHARACTERS]}"
 
 
 def key(uid: str) -> UUID:

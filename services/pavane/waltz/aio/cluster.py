@@ -38,8 +38,11 @@ class ClusterConfig:
     """Of every storage node; 0: tools cannot reach them."""
 
 
-async def make_tree(metadata: Metadata, config: ClusterConfig) -> None:
+async def make_tree(metadata: Metadata, config: ClusterConfig, more: Mapping[str, bytes] | None = None) -> None:
     """Create what is missing of the cluster's tree; any number of programs may do so at once.
+
+    ``more`` are further nodes, or other data of a node. Servers begin when the last node is there, that with the
+    assignment.
 
     Raises ``OtherCluster`` where another one stands already.
     """
@@ -52,7 +55,6 @@ async def make_tree(metadata: Metadata, config: ClusterConfig) -> None:
     wanted = {
         **dict.fromkeys(parents, b""),
         paths.root: blobs.CLUSTER_PARAMS.encode(blobs.ClusterParams(config.name, config.partitions)),
-        paths.servers: blobs.PARTITION_ASSIGNMENT.encode(blobs.EMPTY_ASSIGNMENT),
         paths.ids: b"",
         paths.client_ids: bytes(COUNTER_BYTES),
         paths.server_ids: bytes(COUNTER_BYTES),
@@ -62,7 +64,9 @@ async def make_tree(metadata: Metadata, config: ClusterConfig) -> None:
         paths.connections: blobs.CONNECTION_METADATA.encode(blobs.ConnectionMetadata(admin)),
         paths.partitions: b"",
         paths.readers: b"",
+        **(more or {}),
     }
+    wanted[paths.servers] = wanted.pop(paths.servers, blobs.PARTITION_ASSIGNMENT.encode(blobs.EMPTY_ASSIGNMENT))
     for path, data in wanted.items():
         if await metadata.get(path) is None:
             with suppress(NodeExists):

@@ -78,7 +78,8 @@ def classify(members: Mapping[str, Member], node: str, info: Info) -> Plan:
         # New, unless the partition is: then nobody has anything that counts.
         return Plan(truncate_to=info.lwm) if members else Plan(voting=True)
     if info.session < member.session:
-        return Plan(lossy=True, truncate_to=info.lwm)
+        kept = info.lwm if member.closing_hwm == UNRESOLVED else min(info.lwm, member.closing_hwm)
+        return Plan(lossy=True, truncate_to=kept)
     if member.closing_hwm != UNRESOLVED and info.session <= max(other.session for other in members.values()):
         return Plan(truncate_to=member.closing_hwm if member.session != NEVER else EMPTY, stamp=True)
     return Plan(voting=info.max_txid >= info.lwm)

@@ -1,0 +1,169 @@
+"""Make the nodes of a cluster again whose metadata store was lost, from what its storage nodes hold (13.6)."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pavane.waltz.aio.admin import StorageAdmin
+from pavane.waltz.aio.cluster import COUNTER_BYTES, ClusterConfig, check_tree, make_tree
+from pavane.waltz.aio.links import StorageLink
+from pavane.waltz.errors import StorageRefused, WaltzError
+from pavane.waltz.state.adoption import Adopted, Copy, adopt, counter
+from pavane.waltz.state.metadata import Metadata, Paths
+from pavane.waltz.state.recovery import EMPTY, NEVER
+from pavane.waltz.wire import blobs
+from pavane.waltz.wire import storage as s
+
+ANSWER_S = 5.0  # for a storage node to connect, and for each of its answers: one that takes longer counts as away
+TAIL_RECORDS = 1000  # looked through for generations and client ids
+NOBODY = 0  # id of the server that owned all partitions before: ids of servers begin with 1
+
+
+async def adopt_cluster(
+    metadata: Metadata,
+    config: ClusterConfig,
+    admins: Sequence[str],
+    tls: ssl.SSLContext | None,
+    rollout: blobs.Rollout | None,
+    *,
+    dry_run: bool = False,
+) -> list[Adopted]:
+    """Make the tree again, so that servers of ``rollout`` open every partition with all that was acknowledged.
+
+    ``admins`` are the admin ports of ``config.storage``, in its order. With ``dry_run`` nothing is fenced or changed.
+    Raises ``StorageRefused`` where the metadata store holds this cluster, or a partition has too few copies, and
+    ``MetadataError`` as the store does. It may be called again after a failure.
+    """
+    paths = Paths(config.root)
+    await check_tree(metadata, config)
+    # Read before the store is seen to be lost: a server that claims a partition afterwards has changed the version.
+    numbers = range(config.partitions)
+    written = (*map(paths.partition, numbers), paths.client_ids, paths.server_ids, paths.rollout)
+    before = {path: await metadata.get(path) for path in written}
+    if await metadata.get(paths.servers) is not None:
+        raise StorageRefused(f"the metadata store holds this log, at {config.root}: there is nothing to be adopted")
+    looks = await asyncio.gather(*(_look(admin, config, tls) for admin in admins))
+    told = {node: copies for node, copies in zip(config.storage, looks, strict=True) if copies}
+    found = _judge(config, told, {})
+    if dry_run:
+        return found
+    fences = {one.partition: one.metadata.session for one in found if one.metadata is not None}
+    held = await asyncio.gather(*(_fenced(node, config, tls, fences) for node in told))
+    found = _judge(config, dict(zip(told, held, strict=True)), fences)
+    used = max((copy.client for copies in held for copy in copies.values()), default=0)
+    number = counter(time.time(), used).to_bytes(COUNTER_BYTES, "big")
+    nodes = {paths.client_ids: number, paths.server_ids: number}
+    if rollout is not None:
+        nodes[paths.rollout] = blobs.ROLLOUT.encode(rollout)
+    adopted = {one.partition: one.metadata for one in found if one.metadata is not None}
+    nodes |= {paths.partition(number): blobs.PARTITION_METADATA.encode(meta) for number, meta in adopted.items()}
+    for path, data in nodes.items():  # left by an adoption that did not come to its end
+        if (node := before[path]) is not None:
+            await metadata.set(path, data, node.version)
+    owned = tuple(blobs.AssignedPartition(number, meta.generation) for number, meta in adopted.items())
+    former = blobs.PartitionAssignment(-1, config.partitions, (blobs.ServerPartitions(NOBODY, owned),))
+    nodes[paths.servers] = blobs.PARTITION_ASSIGNMENT.encode(former)
+    await make_tree(metadata, config, nodes)
+    return found
+
+
+def _judge(config: ClusterConfig, told: Mapping[str, Mapping[int, Copy]], fences: Mapping[int, int]) -> list[Adopted]:
+    def of(number: int) -> dict[str, Copy]:
+        return {node: copies[number] for node, copies in told.items() if number in copies}
+
+    return [adopt(one, config.storage, of(one), fences.get(one, NEVER)) for one in range(config.partitions)]
+
+
+async def _look(address: str, config: ClusterConfig, tls: ssl.SSLContext | None) -> dict[int, Copy]:
+    """Return what a storage node says of its copies by its admin port, which fences nobody; none: it is away."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            admin = await StorageAdmin.connect(address, config.key, config.partitions, tls)
+            try:
+                answer: s.MetricsResponse = await admin.ask(s.MetricsRequest(admin.next_seq()))
+            finally:
+                admin.hang_up("done")
+    except (WaltzError, TimeoutError):
+        return {}
+    told: dict[str, dict[str, Any]] = json.loads(answer.json)["partitions"]
+    return {
+        int(number): Copy(
+            one["session-id"],
+            one["low-water-mark"],
+            one["max-transaction-id"],
+            "" if one["available"] else one["fault"] or "switched off",
+        )
+        for number, one in told.items()
+    }
+
+
+async def _fenced(
+    address: str, config: ClusterConfig, tls: ssl.SSLContext | None, fences: Mapping[int, int]
+) -> dict[int, Copy]:
+    """Let a node obey nobody but ``fences``' sessions and later ones, durably, then return what it holds."""
+    node = _Node(address, config, tls)
+    task = asyncio.create_task(node.link.run(), name="waltz adoption")
+    found = {}
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await node.up.wait()
+        for partition, session in fences.items():
+            found[partition] = await node.copy(partition, session)
+    except TimeoutError:
+        pass  # what it has not told counts as away
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return found
+
+
+class _Node:
+    """A connection to a storage node as a server has it: one question at a time."""
+
+    def __init__(self, address: str, config: ClusterConfig, tls: ssl.SSLContext | None) -> None:
+        self.up = asyncio.Event()
+        self._answers: asyncio.Queue[Any] = asyncio.Queue()
+        self._seq = 0
+        self.link = StorageLink(
+            address,
+            config.key,
+            config.partitions,
+            tls=tls,
+            up=lambda _: self.up.set(),
+            down=lambda _: None,
+            heard=self._heard,
+        )
+
+    async def copy(self, partition: int, session: int) -> Copy:
+        """Raise the fence of a partition by the first question; what it refuses to tell is its fault."""
+
+        async def ask(kind: Any, *arguments: Any) -> Any:
+            self._seq += 1
+            self.link.send(kind(s.Head(session, self._seq, partition), *arguments))
+            async with asyncio.timeout(ANSWER_S):
+                while (answer := await self._answers.get()).head.seq != self._seq:
+                    pass
+            if isinstance(answer, s.Failure):
+                raise StorageRefused(answer.message)
+            return answer
+
+        try:
+            info = await ask(s.LastSessionInfoRequest, False)
+            last = (await ask(s.MaxTransactionIdRequest, False)).txid
+            first = 0
+            with suppress(StorageRefused):  # of a node of the original, which never drops anything
+                first = (await ask(s.Retain, 0, -1, -1)).first
+            tail = await ask(s.RecordHeaderListRequest, max(first, last - TAIL_RECORDS + 1), TAIL_RECORDS)
+        except StorageRefused as error:
+            return Copy(NEVER, EMPTY, EMPTY, str(error))
+        used = [(record.reqid.generation, record.reqid.client) for record in tail.records]
+        generation, client = (max((each[at] for each in used), default=0) for at in (0, 1))
+        return Copy(info.session, info.lwm, last, "", first, generation, client)
+
+    def _heard(self, _: str, messages: Sequence[Any]) -> None:
+        for message in messages:
+            self._answers.put_nowait(message)
