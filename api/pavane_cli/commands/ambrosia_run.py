@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,6 +61,9 @@ def run(
     standby: Annotated[
         bool, typer.Option("--standby", help="Follow another process of this name; lead when it ends.")
     ] = False,
+    any_code: Annotated[
+        bool, typer.Option("--any-code", envvar="PAVANE_ANY_CODE", help="For development: run changed handlers.")
+    ] = False,
 ) -> None:
     """Run an immortal until Ctrl-C. After a restart it continues where it was.
 
@@ -72,10 +76,9 @@ def run(
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606
     kind = load(application)
     changed = load(upgrade) if upgrade is not None else None
-
-    def begin() -> contextlib.AbstractAsyncContextManager[Handle[Any]]:
-        return serve(kind, name=name, log=log, http=http, version=version, upgrade=changed, standby=standby)
-
+    begin = partial(
+        serve, kind, name=name, log=log, http=http, version=version, upgrade=changed, standby=standby, any_code=any_code
+    )
     with as_user_error(ImmortalError, FatalError):
         asyncio.run(_run(begin, name, log))
 

@@ -34,10 +34,10 @@ class Place:
         self.to_logged: dict[str, int] = {}
         self.live()
 
-    def live(self, kind: type[Immortal] | None = None) -> None:
-        """Begin a life: from the checkpoint if there is one."""
+    def live(self, kind: type[Immortal] | None = None, **options: Any) -> None:
+        """Begin a life: from the checkpoint if there is one; ``options`` are those of the engine."""
         self.kind = kind or self.kind
-        self.engine = Engine(self.kind, self.name, guard=Guard(strict=True))
+        self.engine = Engine(self.kind, self.name, guard=Guard(strict=True), **options)
         self.stream = MessageBuffer()
         self.sent = dict.fromkeys(self.to_logged, 0)
         if self.checkpoint:

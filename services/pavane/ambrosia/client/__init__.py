@@ -2,6 +2,7 @@
 
 from pavane.ambrosia.client.definition import Method, Query, method, query
 from pavane.ambrosia.client.errors import (
+    ChangedCode,
     CoordinatorLost,
     DefinitionError,
     DeterminismError,
@@ -20,6 +21,7 @@ from pavane.ambrosia.client.immortal import Immortal, first, gather
 from pavane.ambrosia.client.serving import Handle, serve
 
 __all__ = [
+    "ChangedCode",
     "CoordinatorLost",
     "DefinitionError",
     "DeterminismError",

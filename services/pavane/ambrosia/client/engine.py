@@ -14,6 +14,7 @@ from typing import Any
 import xxhash
 
 from pavane.ambrosia.client import flows as flowing
+from pavane.ambrosia.client.changes import Changes, digests
 from pavane.ambrosia.client.definition import Method, Query, place
 from pavane.ambrosia.client.effects import CALLED, FAILED, LATE, Failed, Outside, Result
 from pavane.ambrosia.client.errors import (
@@ -29,8 +30,8 @@ from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Origin
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal, create, definition
 from pavane.ambrosia.client.snapshot import Snapshot
-from pavane.ambrosia.client.upgrading import take_over
-from pavane.ambrosia.client.values import ShuffledSet, pack, unpack
+from pavane.ambrosia.client.upgrading import put_back, take_over
+from pavane.ambrosia.client.values import pack, unpack
 from pavane.ambrosia.client.views import FlowTools, view
 from pavane.ambrosia.core import binding as core
 from pavane.ambrosia.tracing import EngineTracing, ended
@@ -58,7 +59,8 @@ class Engine:
     """The application ``kind`` as instance ``name``.
 
     ``version`` is the one that it has in its first life, and after an upgrade: then ``upgrade`` takes the place of
-    ``kind``, if it is given. Before, what it restores from says its version.
+    ``kind``, if it is given. Before, what it restores from says its version. Handlers that have changed since they
+    handled what stands behind the checkpoint are refused, unless ``any_code``.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Engine:
         version: int = 0,
         upgrade: type[Immortal] | None = None,
         shuffle: random.Random | None = None,
+        any_code: bool = False,
     ) -> None:
         self.kind = kind
         self.name = name
@@ -85,7 +88,8 @@ class Engine:
         self.guard = guard if guard is not None else Guard()
         self._version = version
         self._upgrade_to = upgrade
-        self._shuffle = shuffle
+        self._shuffle, self._any_code = shuffle, any_code
+        self._changes = Changes()
         self.object = create(kind, self)
         self._context: _Context | None = None
         self._calls: dict[int, tuple[int, int]] = {}
@@ -133,6 +137,7 @@ class Engine:
         match event:
             case core.FirstStart():
                 self._handled = event.seq
+                self._changes.check(None, self._handled)
                 self._marked(self._hook("first_start", "handler", f"{event.seq}"))
             case core.Restore():
                 if self.tracing is not None:
@@ -171,6 +176,7 @@ class Engine:
             flows=[flow.dump() for flow in self.flows.values()],
             keys=[[key, *entry] for key, entry in self._keys.items()],
             marks=self.marks.tobytes(),
+            code=list(digests(self.definition)),
         )
 
     def state_bytes(self) -> dict[str, bytes]:
@@ -192,22 +198,12 @@ class Engine:
         self.loaded = saved
         if self._upgrade_to is not None and saved.version >= self._version:
             self._adopt(self._upgrade_to)
+        if saved.version >= self._version and not self._any_code:  # else this is the way to change code
+            self._changes = Changes(self.definition, saved.code)
         self._handled, self.binding.digest = saved.seq, saved.digest
         self.app_version, self._calls_made, self._flows_made = saved.version, saved.calls, saved.flows_made
         self._clock, self._trace = saved.clock, saved.trace
-        for name, data in saved.state.items():
-            field = self.definition.fields.get(name)
-            if field is None:
-                text = f"the checkpoint of version {saved.version} holds {name}, which {self.kind.__qualname__} has not"
-                raise ImmortalError(f"{text}; start it with the former class and give the new one as `upgrade`")
-            try:
-                value = field.codec.unpack(data)
-            except ValueError as error:
-                text = f"{self.kind.__qualname__}.{name} of the checkpoint does not fit its annotation: {error}"
-                raise ImmortalError(text.splitlines()[0]) from error
-            if self._shuffle is not None and type(value) is set:
-                value = ShuffledSet(value, self._shuffle)
-            object.__setattr__(self.object, name, value)
+        put_back(self.object, saved, self._shuffle)
         self._keys = {key: (check, state, value) for key, check, state, value in saved.keys}
         for data in saved.flows:
             flow = Flow.load(data)
@@ -233,6 +229,7 @@ class Engine:
         flow.restoring = False
 
     def _became_primary(self) -> None:
+        self._changes = Changes()
         if self.tracing is not None:
             self.tracing.primary()
         for flow in self.flows.values():
@@ -290,6 +287,7 @@ class Engine:
         if method.is_flow:
             self._begin(method, data, origin, seed)
         else:
+            self._changes.check(method, self._handled)
             error: BaseException | None = None
             span = self._span(origin, method.title)
             try:
@@ -435,6 +433,7 @@ class Engine:
     # Flows
 
     def _begin(self, method: Method[Any, ..., Any], data: bytes, origin: Origin, seed: str, cause: Any = None) -> None:
+        self._changes.check(method, self._handled)
         if len(self.flows) >= FLOWS_OPEN_MAX:
             text = f"{FLOWS_OPEN_MAX} flows are open; call again when some of them have ended"
             self._finish(origin, method.title, ERROR, pack({"type": "TooManyFlows", "message": text}))
@@ -460,6 +459,7 @@ class Engine:
 
     def _go_on(self, flow: Flow, seed: str) -> None:
         if flow.waiting is not None and flow.waiting.order() >= 0:
+            self._changes.check(self.definition.methods[flow.method], self._handled)
             self._advance(flow)
             self._drain(seed, flow.span)
 

@@ -71,5 +71,9 @@ class FlowMismatch(DeterminismError):
     """A flow that was restored asks for other things than before: its code has changed."""
 
 
+class ChangedCode(DeterminismError):
+    """A handler is not the one that handled a record behind the last checkpoint, and the version is the same."""
+
+
 class Diverged(DeterminismError):
     """A replay gave another output or another state than the life that was recorded."""

@@ -39,7 +39,7 @@ class Replay:
         self._kinds = kinds
         version = Snapshot.read(blob).version
         kind = kind_of(kinds, version)
-        self.engine = Engine(kind, name, guard=Guard(strict=True), version=version, shuffle=shuffle)
+        self.engine = Engine(kind, name, guard=Guard(strict=True), version=version, shuffle=shuffle, any_code=True)
         self.handled: list[Handled] = []
         self.outputs: dict[str, list[bytes]] = {}
         self.engine.observer = lambda *each: self.handled.append(Handled(*each))

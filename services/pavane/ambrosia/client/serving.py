@@ -395,18 +395,20 @@ async def serve(
     upgrade: type[Immortal] | None = None,
     until: Literal["primary", "readonly"] = "primary",
     standby: bool = False,
+    any_code: bool = False,
 ) -> AsyncIterator[Handle[I]]:
     """Run ``kind`` as the instance ``name``; entered when it is restored, replayed and leads.
 
     The coordinator is the one at ``rp`` and ``sp``, or of the environment's ``PAVANE_AMBROSIA`` (``host:rp,sp``); else
     one is started with its files in ``log``. An instance that was logged with a lower ``version`` is replayed as what
     it was, by ``kind``, and changes over before it leads: to ``upgrade``, or the class branches on
-    ``self.app_version``. With ``standby`` the coordinator that is started follows another process of this name while
-    there is one, and leads when that ends. ``http`` (``host:port``) serves calls and queries to other programs. When
-    the coordinator is lost, the process ends with exit code 70: a new one continues where it was. Raises
-    ``DefinitionError``, ``CoordinatorLost`` when the coordinator does not start, and ``ImmortalError`` for a name or an
-    address that cannot be. Spans are exported where the environment says so and the program has no tracer provider of
-    its own.
+    ``self.app_version``. A handler that has changed since it handled what stands behind the last checkpoint is refused,
+    unless the version is greater or ``any_code`` (for development) is set. With ``standby`` the coordinator
+    that is started follows another process of this name while there is one, and leads when that ends. ``http``
+    (``host:port``) serves calls and queries to other programs. When the coordinator is lost, the process ends with exit
+    code 70: a new one continues where it was. Raises ``DefinitionError``, ``CoordinatorLost`` when the coordinator does
+    not start, and ``ImmortalError`` for a name or an address that cannot be. Spans are exported where the environment
+    says so and the program has no tracer provider of its own.
     """
     if not 0 < len(name.encode()) <= NEW_NAME_BYTES_MAX or "/" in name:
         raise ImmortalError(f"{name!r} is no name of an immortal: it has 1 to {NEW_NAME_BYTES_MAX} bytes and no /")
@@ -414,7 +416,7 @@ async def serve(
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         telemetry.configure("immortal", {"service.instance.id": name})
         atexit.register(telemetry.shutdown)
-    engine = Engine(kind, name, guard=Guard(), version=version, upgrade=upgrade)
+    engine = Engine(kind, name, guard=Guard(), version=version, upgrade=upgrade, any_code=any_code)
     loop = asyncio.get_running_loop()
     address: Address | None = None
     if rp is not None and sp is not None:

@@ -28,6 +28,8 @@ class Snapshot:
     keys: list[Any]
     marks: bytes = field(compare=False)
     """Four bytes for each message handled since the checkpoint before, in order."""
+    code: list[Any] = field(compare=False, default_factory=list)
+    """Digests of the code of the handlers (``changes``)."""
 
     def write(self) -> bytes:
         """Return it as bytes."""
@@ -44,7 +46,7 @@ class Snapshot:
         seq = int.from_bytes(blob[5:13], "little", signed=True)
         digest = int.from_bytes(blob[13:21], "little")
         try:
-            content = unpack(memoryview(blob)[_HEAD_BYTES:])
+            content = {"code": [], **unpack(memoryview(blob)[_HEAD_BYTES:])}  # 0.1.0 wrote none
             if set(content) != {each.name for each in fields(cls)} - {"seq", "digest"}:
                 raise ImmortalError(
                     f"the checkpoint holds {', '.join(content)}: another version of this library wrote it"
@@ -72,6 +74,6 @@ def _content(snapshot: Snapshot) -> dict[str, Any]:
 
 def _plain(snapshot: Snapshot) -> Any:
     content = _content(snapshot)
-    del content["marks"], content["python"]
+    del content["marks"], content["python"], content["code"]
     content["state"] = {name: unpack(data) for name, data in content["state"].items()}  # 1 is 1.0
     return unpack(pack(content))

@@ -1,9 +1,12 @@
 """One version of an application takes over the state of the one before it (docs/specs/ambrosia.md 6.4, 18.6)."""
 
+import random
 from collections.abc import Mapping
 
 from pavane.ambrosia.client.errors import ImmortalError
 from pavane.ambrosia.client.immortal import Immortal, definition
+from pavane.ambrosia.client.snapshot import Snapshot
+from pavane.ambrosia.client.values import ShuffledSet
 
 Kinds = Mapping[int, type[Immortal]]
 """The class of an application from each version on; what has none keeps the class before."""
@@ -17,6 +20,23 @@ def versions(kind: type[Immortal], version: int | None, upgrade: type[Immortal] 
 def kind_of(kinds: Kinds, version: int) -> type[Immortal]:
     """Return the class of ``version``; of a version before all of them the first one."""
     return kinds[max((each for each in kinds if each <= version), default=min(kinds))]
+
+
+def put_back(made: Immortal, saved: Snapshot, shuffle: random.Random | None) -> None:
+    """Give an object the state of a checkpoint; raises ``ImmortalError``. ``shuffle`` gives sets a random order."""
+    title, fields = type(made).__qualname__, definition(type(made)).fields
+    for name, data in saved.state.items():
+        if name not in fields:
+            text = f"the checkpoint of version {saved.version} holds {name}, which {title} has not"
+            raise ImmortalError(f"{text}; start it with the former class and give the new one as `upgrade`")
+        try:
+            value = fields[name].codec.unpack(data)
+        except ValueError as error:
+            text = f"{title}.{name} of the checkpoint does not fit its annotation: {error}"
+            raise ImmortalError(text.splitlines()[0]) from error
+        if shuffle is not None and type(value) is set:
+            value = ShuffledSet(value, shuffle)
+        object.__setattr__(made, name, value)
 
 
 def take_over(made: Immortal, state: Mapping[str, bytes]) -> None:
