@@ -14,7 +14,7 @@ from pavane.application.finding import CannotConnect, LogConnection, addresses_i
 from pavane.application.forwarding import Address, Forwards
 from pavane.runtime import names
 from pavane.runtime.certificates import trusting
-from pavane.waltz.client import Closed, Lock, Transaction, Unavailable, View, Waltz
+from pavane.waltz.client import Closed, Consumer, Lock, Transaction, Unavailable, View, Waltz
 from pavane.waltz.client.waltz import PATIENCE_SECONDS
 
 CONNECT_S = 10.0  # a log that works answers within, also where kubectl has to start first
@@ -111,11 +111,11 @@ class BlockingLog(Blocking[Log]):
 
     def feed(self, partition: int, *, from_: int = 0) -> Iterator[Transaction]:
         """Yield every transaction from ``from_`` on, for ever; ``break`` leaves."""
-        return self._each(self.asynchronous.feed(partition, from_=from_))
+        return self.each(self.asynchronous.feed(partition, from_=from_))
 
     def read(self, partition: int, start: int, stop: int) -> Iterator[Transaction]:
         """Yield transactions ``start`` to ``stop`` - 1, as many as the log has now."""
-        return self._each(self.asynchronous.read(partition, start, stop))
+        return self.each(self.asynchronous.read(partition, start, stop))
 
     def get(self, partition: int, txid: int) -> Transaction:
         """Return one transaction."""
@@ -124,6 +124,10 @@ class BlockingLog(Blocking[Log]):
     def hwm(self, partition: int) -> int:
         """Return the last committed transaction; -1 when there is none."""
         return self.run(self.asynchronous.hwm(partition))
+
+    def consumer(self, name: str, *, who: str | None = None) -> "BlockingConsumer":
+        """Return consumer ``name``, as ``Waltz.consumer`` does."""
+        return BlockingConsumer(self, self.asynchronous.consumer(name, who=who))
 
     @contextmanager
     def view(self, partition: int, apply: Callable[[Transaction], None], *, from_: int = 0) -> Iterator[View]:
@@ -136,13 +140,46 @@ class BlockingLog(Blocking[Log]):
             if self.is_open:
                 self.run(view.__aexit__(None, None, None))
 
-    def _each(self, items: AsyncGenerator[Transaction, None]) -> Iterator[Transaction]:
+    def each(self, items: AsyncGenerator[Transaction, None]) -> Iterator[Transaction]:
+        """Yield what ``items`` yields."""
         try:
             while (item := self.run(_next(items))) is not None:
                 yield item
         finally:
             if self.is_open:
                 self.run(_end(items))
+
+
+class BlockingConsumer:
+    """A ``Consumer`` whose methods block."""
+
+    def __init__(self, log: BlockingLog, consumer: Consumer) -> None:
+        self._log = log
+        self.asynchronous = consumer
+
+    def position(self, partition: int) -> int:
+        """Return the first transaction that it has not applied."""
+        return self._log.run(self.asynchronous.position(partition))
+
+    def start(self, partition: int, at: int) -> int:
+        """Begin at transaction ``at``, unless it has a position already; return its position."""
+        return self._log.run(self.asynchronous.start(partition, at))
+
+    def move(self, partition: int, to: int) -> int:
+        """Begin at transaction ``to`` whatever its position was."""
+        return self._log.run(self.asynchronous.move(partition, to))
+
+    def commit(self, partition: int, applied: int) -> None:
+        """Say that transaction ``applied`` and all before it are applied, for good."""
+        self._log.run(self.asynchronous.commit(partition, applied))
+
+    def remove(self, partition: int) -> None:
+        """Forget its position."""
+        self._log.run(self.asynchronous.remove(partition))
+
+    def feed(self, partition: int) -> Iterator[Transaction]:
+        """Yield every transaction from its position on, for ever; ``break`` leaves."""
+        return self._log.each(self.asynchronous.feed(partition))
 
 
 def connect_log_sync(name: str, **options: Any) -> BlockingLog:

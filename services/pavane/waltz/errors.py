@@ -1,5 +1,6 @@
 """What can go wrong between an application and the log, and the reject codes of V5 (docs/specs/waltz.md 6.4)."""
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 
@@ -21,6 +22,8 @@ class RejectCode(IntEnum):
     NOT_PERMITTED = 13
     BAD_REQUEST = 14
     UNAVAILABLE = 15
+    NO_CONSUMER = 16
+    CONSUMER_NEEDS = 17
 
 
 class WaltzError(Exception):
@@ -83,9 +86,16 @@ class Trimmed(Rejected):
         return self.detail
 
 
+class NoConsumer(Rejected):
+    """The partition has no consumer of this name, or another one: it was removed, or given another position.
+
+    It starts nowhere by itself, for nobody knows what it has applied: ``start`` says where.
+    """
+
+
 def rejected(code: RejectCode, detail: int, message: str) -> Rejected:
     """Return the error for a refusal."""
-    return (Trimmed if code is RejectCode.TRIMMED else Rejected)(code, detail, message)
+    return _ERRORS.get(code, Rejected)(code, detail, message)
 
 
 class Unavailable(WaltzError):
@@ -98,3 +108,6 @@ class NotFound(WaltzError):
 
 class Closed(WaltzError):
     """The client was closed before the call ended."""
+
+
+_ERRORS: Mapping[RejectCode, type[Rejected]] = {RejectCode.TRIMMED: Trimmed, RejectCode.NO_CONSUMER: NoConsumer}

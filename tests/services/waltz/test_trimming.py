@@ -10,7 +10,7 @@ import pytest
 from pavane.waltz.aio import storage
 from pavane.waltz.client import Rejected, Trimmed, Waltz
 from pavane.waltz.client import waltz as waltz_client
-from pavane.waltz.core import partition, storing
+from pavane.waltz.core import retention, storing
 from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.feed import Feeds
 from pavane.waltz.core.outputs import Hangup, Output, Reply
@@ -210,7 +210,7 @@ async def test_an_owner_that_is_replaced_while_it_trims_says_so(
 
 
 async def test_trims_that_wait_for_the_metadata_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition, "PARKED_MAX", 3)
+    monkeypatch.setattr(retention, "CHANGES_MAX", 2)  # and one is under way
     async with running_log(tmp_path) as log:
         client = await filled(log)
         may = asyncio.Event()

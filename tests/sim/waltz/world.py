@@ -14,6 +14,7 @@ from pavane.wal.memory import MemoryDisk
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.cluster import ClusterView
 from pavane.waltz.core.node import Node
+from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.server import ServerCore
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.state.recovery import RULES, Rules
@@ -43,6 +44,7 @@ class Product:
     marks: bool = True
     fences: bool = True
     segment_bytes: int = SEGMENT_BYTES
+    policy: Policy = KEEP_ALL
 
 
 class SimNode:
@@ -167,7 +169,9 @@ class SimServer:
     def start(self) -> None:
         if self.core is None:
             self._life += 1
-            self.core = ServerCore(self.number, "sim", 1, rules=self.world.product.rules)
+            self.core = ServerCore(
+                self.number, "sim", 1, rules=self.world.product.rules, policy=self.world.product.policy
+            )
             self._dial(self._life)
             self._renew(self._life)
 

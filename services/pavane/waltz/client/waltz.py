@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pavane.waltz.client.appending import Appending
+from pavane.waltz.client.consumer import Consumer, ConsumerInfo
 from pavane.waltz.client.directory import PASSING, Directory, PartitionInfo
 from pavane.waltz.client.link import Link, Route
 from pavane.waltz.client.transaction import Lock, Transaction, Trim
@@ -201,15 +202,34 @@ class Waltz:
             return error.first
         return 0
 
-    async def trim(self, partition: int, before: int, *, dry_run: bool = False) -> Trim:
+    async def trim(self, partition: int, before: int, *, dry_run: bool = False, force: bool = False) -> Trim:
         """Give up all transactions below ``before``, for good, and return with what the log begins then.
 
-        With ``dry_run`` nothing is. Raises ``Rejected`` if the log ends before ``before`` - 1, and ``Unavailable``.
+        With ``dry_run`` nothing is. Raises ``Rejected`` if the log ends before ``before`` - 1, and, but with ``force``,
+        if a consumer needs some of them; and ``Unavailable``.
         """
         self._check_start(partition, before)
-        flags = m.FLAG_DRY_RUN if dry_run else 0
+        flags = m.FLAG_DRY_RUN * dry_run | m.FLAG_FORCE * force
         answer = await self._directory.call(partition, m.TrimRequest, before, flags)
         return Trim(answer.former, answer.start, answer.hwm)
+
+    def consumer(self, name: str, *, who: str | None = None) -> Consumer:
+        """Return consumer ``name``; ``who`` is what others see of it, by default host and process."""
+        return Consumer(self, name, who)
+
+    async def consumers(self, partition: int) -> list[ConsumerInfo]:
+        """Return the consumers of a partition, by name. Raises ``Unavailable``."""
+        answer = await self.ask_consumers(partition, m.ConsumerAction.LIST, "", 0, 0, "")
+        return [ConsumerInfo.of(partition, answer.hwm, one) for one in answer.consumers]
+
+    async def ask_consumers(
+        self, partition: int, action: m.ConsumerAction, name: str, position: int, since: int, who: str
+    ) -> m.ConsumerResponse:
+        """Ask the owner; for ``Consumer``. Raises ``Rejected`` and ``Unavailable``."""
+        self._check_start(partition, position)
+        asked = action, name, position, since, who
+        answer: m.ConsumerResponse = await self._directory.call(partition, m.ConsumerRequest, *asked)
+        return answer
 
     @property
     def cluster(self) -> str:

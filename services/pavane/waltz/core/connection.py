@@ -52,6 +52,7 @@ _KINDS = {
     m.FeedBatchRequest: 32,
     m.AppendIdempotent: 37,
     m.TrimRequest: 47,
+    m.ConsumerRequest: 49,
 }
 
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pavane.waltz.core.changing import Changing
 from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration, kind_of
 from pavane.waltz.core.feed import ENDS, Feeds, batch_fault
-from pavane.waltz.core.outputs import Appended, Hangup, Output, Reply
+from pavane.waltz.core.outputs import Appended, Hangup, Output
 from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.rounds import Rounds, earliest
 from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
-from pavane.waltz.core.storing import PartitionStage, Storing
+from pavane.waltz.core.storing import PartitionStage
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.state import recovery
 from pavane.waltz.state.locks import Conflicting, LockTable, Taken, Waiting
@@ -53,7 +54,7 @@ class _Marker:
     fire: Callable[[], None]
 
 
-class Partition(Storing):
+class Partition(Changing):
     """One partition that is assigned to this server with ``generation``."""
 
     def __init__(
@@ -68,8 +69,9 @@ class Partition(Storing):
         floor: int = -1,
         rules: recovery.Rules = recovery.RULES,
         policy: Policy = KEEP_ALL,
+        epoch: float = 0.0,
     ) -> None:
-        super().__init__(number, generation, nodes, up, out, floor, rules, policy=policy)
+        super().__init__(number, generation, nodes, up, out, floor, rules, policy=policy, epoch=epoch)
         self._rounds = rounds
         self.clients: dict[int, Registration] = {}
         self._close_due: float | None = None
@@ -84,8 +86,6 @@ class Partition(Storing):
         self._blocked: list[Connection] = []
         self._locks = LockTable(-1)
         self.feeds = Feeds(out, self.read)
-        self._trims: list[tuple[Connection, m.TrimRequest, int]] = []
-        """Trims that are not agreed yet, and with what the log began when they came."""
         self.appended = self.conflicts = 0
         self._started_at = 0.0
         self.opened_in_s: float | None = None
@@ -125,7 +125,6 @@ class Partition(Storing):
         self._rounds.end(self)
         self._due = self._close_due = self._look_due = None
         self._refuse_queue(RejectCode.WRONG_GENERATION, reason)
-        self._refuse_trims(reason)
         undecided = {p.connection.id for p in self._pending if p.connection is not None and p.connection.ours}
         self._pending.clear()
         for feed in self.feeds.close():
@@ -260,20 +259,10 @@ class Partition(Storing):
 
     def _began(self) -> None:
         self.feeds.begin_with(self.first)
-        for connection, request, former in self._trims:
-            if request.before <= self.first:
-                self._trimmed(connection, request, former, self.first)
-        self._trims = [one for one in self._trims if one[1].before > self.first]
 
     def _session_closed(self, reason: str) -> None:
         self._rounds.end(self)
-        self._refuse_trims(reason)
         super()._session_closed(reason)
-
-    def _refuse_trims(self, reason: str) -> None:
-        for connection, request, _ in self._trims:
-            self.reject(connection, request.reqid, kind_of(request), RejectCode.UNAVAILABLE, reason)
-        self._trims.clear()
 
     def _committed(self, hwm: int) -> None:
         records = []
@@ -328,7 +317,10 @@ class Partition(Storing):
                     self._data(connection, message)
             case m.TrimRequest():
                 if self._ready_or_parked(connection, message):
-                    self._trim(connection, message)
+                    self._trim(connection, message, self._hwm)
+            case m.ConsumerRequest():
+                if self._ready_or_parked(connection, message):
+                    self._consumer(connection, message, self._hwm)
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone; its appends stay."""
@@ -340,7 +332,6 @@ class Partition(Storing):
             if append.connection is connection:
                 append.connection = None
         self._parked = deque(parked for parked in self._parked if parked[1] is not connection)
-        self._trims = [one for one in self._trims if one[0] is not connection]
 
     @property
     def full(self) -> bool:
@@ -356,15 +347,6 @@ class Partition(Storing):
     def _hwm(self) -> int:
         assert self.hwm is not None  # noqa: S101 -- callers have checked the stage
         return self.hwm
-
-    def reject(
-        self, connection: Connection, reqid: ReqId, number: int, code: RejectCode, text: str, detail: int = -1
-    ) -> None:
-        """Refuse a request of a client that understands refusals."""
-        self._reply(connection, m.Reject(reqid, number, code, detail, self.generation, text[:1000]))
-
-    def _reply(self, connection: Connection, message: Any) -> None:
-        self._out.append(Reply(connection.id, message))
 
     def park(self, due: float, connection: Connection, message: Any) -> None:
         """Keep a request until the partition is open, at most until ``due``."""
@@ -449,24 +431,6 @@ class Partition(Storing):
             take(found)
         else:
             self.read(txid, 1, take)
-
-    def _trim(self, connection: Connection, request: m.TrimRequest) -> None:
-        if request.flags & ~m.FLAG_DRY_RUN or request.before < 0:
-            text = "an unknown flag, or a number that is too small"
-            self.reject(connection, request.reqid, 47, RejectCode.BAD_REQUEST, text)
-        elif request.before > self._hwm + 1:
-            self.reject(connection, request.reqid, 47, RejectCode.CLIENT_AHEAD, ENDS.format(self._hwm), self._hwm)
-        elif request.flags or request.before <= self.first:
-            self._trimmed(connection, request, self.first, max(self.first, request.before))
-        elif self._session is None or not self.healthy or len(self._trims) >= PARKED_MAX:
-            text = self.blocker or "too many trims wait for the metadata store"
-            self.reject(connection, request.reqid, 47, RejectCode.UNAVAILABLE, text)
-        else:
-            self._trims.append((connection, request, self.first))
-            self._take(self._session.trim(self.now, request.before))
-
-    def _trimmed(self, connection: Connection, request: m.TrimRequest, former: int, start: int) -> None:
-        self._reply(connection, m.TrimResponse(request.reqid, former, start, self._hwm))
 
     def _flushed(self, connection: Connection, reqid: ReqId) -> None:
         self._reply(connection, m.FlushResponse(reqid, self._hwm))

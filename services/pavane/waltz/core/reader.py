@@ -63,7 +63,7 @@ class Reader:
         match message:
             case m.MountRequest():  # who mounts wants to append, or to read what the owner reads as well
                 self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
-            case m.AppendRequest() | m.AppendIdempotent() | m.FlushRequest() | m.TrimRequest():
+            case m.AppendRequest() | m.AppendIdempotent() | m.FlushRequest() | m.TrimRequest() | m.ConsumerRequest():
                 # Never answered below V5: it would declare appends failed that the owner may still commit.
                 self._reject(connection, message, RejectCode.READ_ONLY, "this server may not write yet")
             case m.FeedRequest():

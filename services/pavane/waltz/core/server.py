@@ -36,14 +36,25 @@ _PARTITION_MESSAGES = (
     m.HighWaterMarkRequest,
     m.TransactionDataRequest,
     m.TrimRequest,
+    m.ConsumerRequest,
 )
 
 
 class ServerCore:
-    """Server ``server_id`` of a cluster named ``cluster`` with ``partitions``; ``policy`` says what of them is kept."""
+    """Server ``server_id`` of a cluster named ``cluster`` with ``partitions``; ``policy`` says what of them is kept.
+
+    ``epoch`` is the time when ``now`` was 0, in seconds since 1970.
+    """
 
     def __init__(
-        self, server_id: int, cluster: str, partitions: int, *, rules: Rules = RULES, policy: Policy = KEEP_ALL
+        self,
+        server_id: int,
+        cluster: str,
+        partitions: int,
+        *,
+        rules: Rules = RULES,
+        policy: Policy = KEEP_ALL,
+        epoch: float = 0.0,
     ) -> None:
         self.server_id = server_id
         self.cluster = cluster
@@ -59,6 +70,7 @@ class ServerCore:
         self._partitions = partitions
         self._rules = rules
         self._policy = policy
+        self._epoch = epoch
         self._connections: dict[int, Connection] = {}
         self._up: set[str] = set()
         self._views_asked: dict[tuple[int, int], m.ViewRequest] = {}
@@ -202,6 +214,7 @@ class ServerCore:
                     floor=floor,
                     rules=self._rules,
                     policy=self._policy,
+                    epoch=self._epoch,
                 )
                 self.owned[number] = present
                 present.start(now)

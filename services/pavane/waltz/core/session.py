@@ -6,13 +6,14 @@ generator that asks storage nodes one question after the other and waits while i
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pavane.waltz.core.asking import Asking, Taken
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadMeta, WriteMeta
 from pavane.waltz.core.replica import Batch, Replica, Step, Work, holders
-from pavane.waltz.core.retention import KEEP_ALL, Policy, Told
+from pavane.waltz.core.retention import Change, Keeping
 from pavane.waltz.state import recovery
 from pavane.waltz.state.recovery import Info, Member, Report, Verdict
 from pavane.waltz.wire import storage as s
@@ -32,7 +33,7 @@ class Session(Asking):
 
     ``up`` are nodes that can be reached now; ``shunned`` ones ended too many attempts and may only join late. After
     ``Opened`` the caller gives records with ``append`` and hears of ``Committed``. ``floor`` is the HWM that this
-    process has published: less is never resolved. ``policy`` says what ``look`` asks the nodes for.
+    process has published: less is never resolved. ``keeping`` says with what the log begins.
     """
 
     def __init__(
@@ -46,16 +47,15 @@ class Session(Asking):
         floor: int = -1,
         shunned: Iterable[str] = (),
         rules: recovery.Rules = recovery.RULES,
-        policy: Policy = KEEP_ALL,
+        keeping: Keeping | None = None,
     ) -> None:
         super().__init__(partition, up)
         self.generation = generation
         self.attempt = attempt
         self.hwm = -1
         self.lwm = -1
-        self.first = 0
-        """The first transaction that is kept, as the metadata say."""
-        self.told = Told()
+        self.keeping = keeping or Keeping()
+        self._began = 0
         self.open = False
         self.blocker = ""
         self._rules = rules
@@ -64,8 +64,6 @@ class Session(Asking):
         self._quorum = len(nodes) // 2 + 1
         self._replicas = {node: Replica(node) for node in nodes}
         self._ready: deque[tuple[Replica, Any]] = deque()
-        self._policy = policy
-        self._start_wanted = self._start_written = 0
         self._meta: PartitionMetadata | None = None
         self._members: dict[str, Member] = {}
         self._version = -1
@@ -101,7 +99,8 @@ class Session(Asking):
             else:
                 self._writing = None
                 self._phase = "working"
-                self._begin_with(found.start)
+                self.keeping.again(found)
+                self._begin_with_start()
                 self._declare()
             return self._flush()
         if found.generation > self.generation:
@@ -144,7 +143,8 @@ class Session(Asking):
             self._writing = None
             if not self.open:
                 self._opened()
-            self._begin_with(self._start_written)
+            self.keeping.written()
+            self._begin_with_start()
             self._declare()
             self._poke()
             self._run()
@@ -234,20 +234,20 @@ class Session(Asking):
         """Nodes that failed in this session."""
         return {node for node, replica in self._replicas.items() if replica.failed}
 
-    def trim(self, now: float, start: int) -> list[Output]:
-        """Let the log begin with ``start``, at most one behind the last transaction; ``Began`` tells when it does.
+    def change(self, now: float, change: Change) -> list[Output]:
+        """Trim by hand, or change a consumer; where the log begins then, ``Began`` tells.
 
         It is durable in the metadata before any node drops anything.
         """
         self._now = now
-        self._start_wanted = max(self._start_wanted, min(start, self.hwm + 1))
+        self.keeping.ask(change)
         self._declare()
         return self._flush()
 
     def look(self, now: float) -> list[Output]:
         """Ask the nodes how much they have, and trim what a majority of them could do without."""
         self._now = now
-        if self.open and not self.told.waiting:
+        if self.open and not self.keeping.told.waiting:
             self._retain(self._replicas)
         return self._flush()
 
@@ -360,7 +360,7 @@ class Session(Asking):
             if plan.stamp:
                 yield from self._own(replica, s.SetLowWaterMark, max(plan.truncate_to, replica.hwm), False)
                 replica.stamped = True
-        if self.first:  # what is below is committed, whoever has it: nobody reports less
+        if self.keeping.first:  # what is below is committed, whoever has it: nobody reports less
             yield from self._drop(replica)
         replica.plan = plan
         self._resolve()
@@ -405,21 +405,21 @@ class Session(Asking):
 
     def _drop(self, replica: Replica) -> Work:
         """Let the replica give up what is below the start, and begin there if it holds less; if not, it may keep it."""
-        answer = yield (replica.node, s.Retain, self.first, *self._policy.limits)
+        answer = yield (replica.node, s.Retain, *self.keeping.retained)
         if isinstance(answer, s.Retained):
             replica.hwm = max(replica.hwm, answer.last)
-        elif answer is None or replica.hwm + 1 < self.first:
+        elif answer is None or replica.hwm + 1 < self.keeping.first:
             self._fail(replica, "no answer" if answer is None else str(answer.message))
             yield None
 
     def _copy(self, replica: Replica, source: str, target: int) -> Generator[Step, Any, bool]:
         """Copy one message of records from ``source``; false if there were none."""
-        if replica.hwm + 1 < self.first:
+        if replica.hwm + 1 < self.keeping.first:
             yield from self._drop(replica)
             return True
         wanted = min(COPY_RECORDS, target - replica.hwm)
         answer = yield (source, s.RecordListRequest, replica.hwm + 1, wanted)
-        if replica.hwm + 1 < self.first:  # dropped since they were asked for
+        if replica.hwm + 1 < self.keeping.first:  # dropped since they were asked for
             return True
         if not isinstance(answer, s.RecordListResponse) or not answer.records:
             self._fail(self._replicas[source], "records cannot be read")
@@ -434,8 +434,9 @@ class Session(Asking):
         found = self._meta or EMPTY_METADATA
         self.id = found.session + 1
         self._members = {state.address: Member(state.session, state.closing_hwm) for state in found.replicas}
-        self.first = self._start_wanted = max(0, found.start)
-        self._meta = PartitionMetadata(self.generation, self.id, found.replicas, found.start)
+        self.keeping.begin(found)
+        self._began = self.keeping.first
+        self._meta = replace(found, generation=self.generation, session=self.id)
         self._phase = "claiming"
         self._outputs.append(WriteMeta(self.partition, self.attempt, self._version, self._meta))
 
@@ -466,8 +467,9 @@ class Session(Asking):
             return
         replicas = self._replicas.values()
         recovered = {replica.node for replica in replicas if replica.recovered and not replica.failed}
-        new = self._start_wanted > self.first or not all(self._replicas[node].declared for node in recovered)
-        if len(recovered) < self._quorum or not new:
+        if len(recovered) < self._quorum:
+            return
+        if not self.keeping.prepare(self.hwm) and all(self._replicas[node].declared for node in recovered):
             return
         clean = recovered | {
             replica.node
@@ -479,8 +481,7 @@ class Session(Asking):
         states = tuple(
             ReplicaState(self.partition, node, member.session, member.closing_hwm) for node, member in after.items()
         )
-        self._start_written = self._start_wanted
-        meta = PartitionMetadata(self.generation, self.id, states, self._start_written)
+        meta = self.keeping.next(self.generation, self.id, states)
         self._outputs.append(WriteMeta(self.partition, self.attempt, self._version, meta))
 
     def _opened(self) -> None:
@@ -493,25 +494,25 @@ class Session(Asking):
             self._rejoin_due = self._now + REJOIN_S
         self._outputs.append(Opened(self.id, self.hwm))
 
-    def _begin_with(self, start: int) -> None:
+    def _begin_with_start(self) -> None:
         """The metadata say durably with which transaction the log begins: what is below may go."""
-        if start > self.first:
-            self.first = start
-            self._outputs.append(Began(start))
+        if self.keeping.first > self._began:
+            self._began = self.keeping.first
+            self._outputs.append(Began(self._began))
             self._retain(self._replicas)
 
     def _retain(self, nodes: Iterable[str]) -> None:
         for node in nodes:
             # One that is behind the start drops what it has before it copies anything more.
             if self._replicas[node].receiving and not self._replicas[node].failed:
-                self.told.waiting.add(node)
-                self._ask(node, partial(self._retained, node), s.Retain, self.first, *self._policy.limits)
+                self.keeping.told.waiting.add(node)
+                self._ask(node, partial(self._retained, node), s.Retain, *self.keeping.retained)
 
     def _retained(self, node: str, answer: Any) -> None:
-        if self.told.take(node, answer):  # so many segments at a time: there may be more
+        if self.keeping.told.take(node, answer):  # so many segments at a time: there may be more
             self._retain([node])
-        if not self.told.waiting and not self.ended:
-            self._start_wanted = max(self._start_wanted, min(self.told.start(len(self._replicas)), self.hwm + 1))
+        if not self.keeping.told.waiting and not self.ended:
+            self.keeping.look(self._now, len(self._replicas), self.hwm)
             self._declare()
 
     def _send_batch(self, replica: Replica, batch: Batch) -> None:
@@ -595,4 +596,5 @@ class Session(Asking):
         if not self.ended:
             self.ended = True
             self._asked.clear()
+            self.keeping.end(reason)
             self._outputs.append(Fenced(reason) if fenced else Closed(reason))

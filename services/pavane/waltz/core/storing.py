@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Any
 
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, Recovered
-from pavane.waltz.core.retention import LOOK_S, Policy
+from pavane.waltz.core.retention import LOOK_S, Keeping, Policy
 from pavane.waltz.core.session import Session
 from pavane.waltz.state import recovery
 from pavane.waltz.wire.blobs import PartitionMetadata
@@ -47,7 +47,7 @@ class Storing(ABC):
         self.nodes = tuple(nodes)
         self.first = 0
         """The first transaction that is kept."""
-        self.policy = policy
+        self.keeping = Keeping(policy)
         self.reason = "opening"
         self.ended_by = ""
         """Why the last store session has ended."""
@@ -93,7 +93,7 @@ class Storing(ABC):
     @property
     def untrimmed(self) -> dict[str, str]:
         """Which storage nodes could not drop what they should when they were last asked, and why."""
-        return dict(self._session.told.refused) if self._session is not None else {}
+        return dict(self.keeping.told.refused)
 
     @property
     def session(self) -> Session | None:
@@ -149,15 +149,19 @@ class Storing(ABC):
 
     def _begin_with(self, first: int) -> None:
         self.first = max(self.first, first)
-        if self._look_due is None and (self.first or self.policy.limited):
-            self._look_due = self.now + LOOK_S
+        self._look_again()
         self._began()
+
+    def _look_again(self) -> None:
+        if self._look_due is None and (self.first or self.keeping.policy.limited or self.keeping.consumers):
+            self._look_due = self.now + LOOK_S
 
     def _look(self) -> None:
         """Ask the storage nodes how much they have, and trim what is too much, from time to time."""
         if self._look_due is not None and self._look_due <= self.now:
             self._look_due = self.now + LOOK_S
             if self._session is not None and self.healthy:
+                self.keeping.sample(self.now, self._session.hwm)
                 self._take(self._session.look(self.now))
 
     def _begin_session(self) -> None:
@@ -175,7 +179,7 @@ class Storing(ABC):
             floor=self._floor if self.hwm is None else self.hwm,
             shunned=shunned,
             rules=self._rules,
-            policy=self.policy,
+            keeping=self.keeping,
         )
         self._take(self._session.start(self.now))
 
@@ -185,7 +189,7 @@ class Storing(ABC):
                 case Opened():
                     seconds = self.now - self._session_began
                     self._out.append(Recovered(self.number, output.session, output.hwm, seconds))
-                    self._begin_with(self._session.first if self._session is not None else 0)
+                    self._begin_with(self.keeping.first)
                     self._opened(output.hwm)
                 case Began():
                     self._begin_with(output.start)

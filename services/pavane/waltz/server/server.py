@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from pavane.runtime.adapter import CoreAdapter
@@ -16,6 +18,7 @@ from pavane.waltz.aio.listener import Listener
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.cluster import ClusterView
+from pavane.waltz.core.partition import Partition
 from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.server import ServerCore, storage_nodes
 from pavane.waltz.server.elsewhere import Elsewhere
@@ -97,7 +100,8 @@ class WaltzServer:
     async def start(self, host: str, port: int) -> None:
         """Take a server id, listen and follow the cluster. Raises ``OSError`` and ``MetadataError``."""
         number = await cluster.next_id(self.metadata, self._paths.server_ids)
-        self.core = ServerCore(number, self.config.name, self.config.partitions, policy=self._policy)
+        epoch = time.time() - self._loop.time()
+        self.core = ServerCore(number, self.config.name, self.config.partitions, policy=self._policy, epoch=epoch)
         self._adapter = CoreAdapter(self.core, self._execute, self._fail)
         await self._listener.start(host, port, self._client_tls)
         self._adapter.begin(self._follow(), name="waltz view")
@@ -136,6 +140,7 @@ class WaltzServer:
                     "blocker": one.blocker,
                     "first": one.first,
                     "untrimmed": one.untrimmed,
+                    "consumers": [asdict(each) for each in one.consumers()],
                 }
                 for one in self.running.owned.values()
             ],
@@ -158,6 +163,7 @@ class WaltzServer:
                 Metric("pavane_waltz_high_water_mark", labels, -1 if one.hwm is None else one.hwm),
                 Metric("pavane_waltz_first_transaction", labels, one.first),
                 Metric("pavane_waltz_untrimmed_copies", labels, len(one.untrimmed)),
+                *_consumer_metrics(labels, one),
                 Metric("pavane_waltz_generation", labels, one.generation),
                 Metric("pavane_waltz_appended_total", labels, one.appended),
                 Metric("pavane_waltz_conflicts_total", labels, one.conflicts),
@@ -414,6 +420,16 @@ class WaltzServer:
         for client in [client for client in self._paused if self.running.may_read(client.number)]:
             self._paused.discard(client)
             client.pause_reading(False)
+
+
+def _consumer_metrics(labels: Mapping[str, str], one: Partition) -> Iterator[Metric]:
+    """Yield how far consumers are, and for how long retention waits for them."""
+    for each in one.consumers():
+        named = {**labels, "consumer": each.name}
+        yield Metric("pavane_waltz_consumer_position", named, each.position)
+        yield Metric("pavane_waltz_consumer_lag", named, max(0, (one.hwm or 0) + 1 - each.position))
+        yield Metric("pavane_waltz_consumer_lag_seconds", named, each.lag_ms / 1000)
+        yield Metric("pavane_waltz_consumer_held_seconds", named, max(0, each.held_ms) / 1000)
 
 
 class _Client(Stream):

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from uuid import UUID as Uuid
 
 from pavane.waltz.wire.fields import INT32, INT64, INTS, JAVA_TEXT, UUID, Constant, Layout, Listed
+from pavane.wire import RemoteProtocolError
 
 UNRESOLVED = -(1 << 63)  # closing HWM of a replica whose session has not ended
 _VERSION = b"\x01"
+_CONSUMERS = b"\x81"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,21 @@ class ReplicaState:
 
 
 @dataclass(frozen=True, slots=True)
+class Consumer:
+    """Ours: somebody who has applied all of a partition before ``position``, and says of itself ``who`` it is.
+
+    Times are in milliseconds since 1970, by the clock of the server: ``since`` is when it was given a position by name,
+    which tells it from one of its name before, ``committed`` when it last said how far it is.
+    """
+
+    name: str
+    position: int
+    since: int
+    committed: int
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionMetadata:
     """The current store session of a partition and its replicas; ``start`` is the first transaction that is kept."""
 
@@ -118,6 +135,7 @@ class PartitionMetadata:
     session: int
     replicas: tuple[ReplicaState, ...]
     start: int = 0
+    consumers: tuple[Consumer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +168,25 @@ class _Start:
             INT64.put(out, value)
 
     def get(self, body: bytes, at: int) -> tuple[int, int]:
-        return (0, at) if at == len(body) else INT64.get(body, at)
+        return (0, at) if body[at : at + 1] in (b"", _CONSUMERS) else INT64.get(body, at)
+
+
+class _Consumers:
+    """Ours: behind that, where there are any; the first byte is one that no start has."""
+
+    size_min = 0
+
+    def put(self, out: bytearray, value: tuple[Consumer, ...]) -> None:
+        if value:
+            out += _CONSUMERS
+            _LISTED.put(out, value)
+
+    def get(self, body: bytes, at: int) -> tuple[tuple[Consumer, ...], int]:
+        if at == len(body):
+            return (), at
+        if body[at : at + 1] != _CONSUMERS:
+            raise RemoteProtocolError("consumers", f"version {body[at : at + 1].hex()}")
+        return _LISTED.get(body, at + 1)
 
 
 _V = Constant(_VERSION)
@@ -158,6 +194,7 @@ _NODES = Listed(Layout(NodeNumber, JAVA_TEXT, INT32))
 _ASSIGNED = Layout(AssignedPartition, INT32, INT32)
 _SERVER = Layout(ServerPartitions, INT32, Listed(_ASSIGNED))
 _REPLICA = Layout(ReplicaAssignment, JAVA_TEXT, INTS)
+_LISTED = Listed(Layout(Consumer, JAVA_TEXT, INT64, INT64, INT64, JAVA_TEXT))
 _STATE = Layout(ReplicaState, Constant(b"\x01\x01"), INT32, JAVA_TEXT, INT64, INT64)
 
 CLUSTER_PARAMS = Layout(ClusterParams, Constant(bytes.fromhex("b4e87347") + _VERSION), JAVA_TEXT, INT32)
@@ -167,6 +204,6 @@ STORE_PARAMS = Layout(StoreParams, _V, UUID, INT32)
 REPLICA_ASSIGNMENTS = Layout(ReplicaAssignments, _V, Listed(_REPLICA))
 GROUP_DESCRIPTOR = Layout(GroupDescriptor, _V, _NODES)
 CONNECTION_METADATA = Layout(ConnectionMetadata, _V, _NODES)
-PARTITION_METADATA = Layout(PartitionMetadata, _V, INT32, INT64, Listed(_STATE), _Start())
+PARTITION_METADATA = Layout(PartitionMetadata, _V, INT32, INT64, Listed(_STATE), _Start(), _Consumers())
 ROLLOUT = Layout(Rollout, _V, INT32, INT32)
 SERVER_ROLLOUT = Layout(ServerRollout, _V, INT32, INT32)

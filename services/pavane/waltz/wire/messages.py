@@ -17,6 +17,7 @@ FLAG_CAUGHT_UP = 1  # FeedBatch: its last item is the server's HWM
 FLAG_SUSPENDED = 2  # FeedBatch: a credit reached 0
 FLAG_CLIENT_ID = 1  # ViewRequest: hand out a client id
 FLAG_DRY_RUN = 1  # TrimRequest: only say what would happen
+FLAG_FORCE = 2  # TrimRequest: also what consumers still need
 
 
 class MountState(IntEnum):
@@ -385,3 +386,51 @@ class TrimResponse:
     former: int
     start: int
     hwm: int
+
+
+class ConsumerAction(IntEnum):
+    """What is asked of the consumers of a partition."""
+
+    LIST = 0  # the one that is named, all if the name is empty
+    COMMIT = 1  # everything before ``position`` was applied
+    START = 2  # begin at ``position``; one that is there stays as it is
+    SET = 3  # begin at ``position``, whatever was before
+    REMOVE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRequest:
+    """Ask for or change the position of consumer ``name``; ``since`` tells it from others of its name before it."""
+
+    reqid: ReqId
+    action: ConsumerAction
+    name: str
+    position: int
+    since: int
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """A consumer as the owner sees it: ``lag_ms`` is how long there is something that it has not applied.
+
+    ``idle_ms`` is how long ago it committed, ``held_ms`` for how long retention waits for it; -1: it does not.
+    """
+
+    name: str
+    position: int
+    since: int
+    who: str
+    lag_ms: int
+    idle_ms: int
+    held_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerResponse:
+    """What was asked is done, durably; the log begins with ``first`` and ends with ``hwm``."""
+
+    reqid: ReqId
+    first: int
+    hwm: int
+    consumers: tuple[ConsumerState, ...]

@@ -197,6 +197,7 @@ _OWNED = Layout(m.OwnedPartition, INT32, INT32)
 _VIEW_SERVER = Layout(m.ViewServer, INT32, TEXT, INT32, Enumerated(BYTE, Stage), Listed(_OWNED))
 _REACHABLE = Layout(m.StorageReachable, TEXT, BOOLEAN)
 _HEALTH = Layout(m.PartitionHealth, INT32, BOOLEAN)
+_CONSUMER = Layout(m.ConsumerState, TEXT, INT64, INT64, TEXT, INT64, INT64, INT64)
 
 Rows = Mapping[int, Layout[Any]]
 
@@ -228,6 +229,7 @@ _C5: Rows = {
     37: _Appends(m.AppendIdempotent, REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, INT32, INT64, INT32, CHECKED_DATA),
     45: Layout(m.ViewRequest, REQID, INT32),
     47: Layout(m.TrimRequest, REQID, INT64, INT32),
+    49: Layout(m.ConsumerRequest, REQID, Enumerated(BYTE, m.ConsumerAction), TEXT, INT64, INT64, TEXT),
 }
 
 _S0: Rows = {
@@ -256,6 +258,7 @@ _S5: Rows = {
     36: _Acks(m.AppendAck, REQID, INT64, INT32),
     46: Layout(m.View, REQID, TEXT, INT32, INT32, INT32, Listed(_VIEW_SERVER)),
     48: Layout(m.TrimResponse, REQID, INT64, INT64, INT64),
+    50: Layout(m.ConsumerResponse, REQID, INT64, INT64, Listed(_CONSUMER)),
 }
 
 
