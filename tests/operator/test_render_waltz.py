@@ -28,7 +28,7 @@ from pavane.waltz.wire.blobs import (
 from pavane_operator.crds.common import pod_fields, rollout_id
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec, WaltzClusterStatus
 from pavane_operator.kinds.raft.keys import generated
-from pavane_operator.kinds.waltz.copies import Faults, Told
+from pavane_operator.kinds.waltz.copies import Faults, Told, told_in
 from pavane_operator.kinds.waltz.facts import SET_ROLLOUT, Registry, facts
 from pavane_operator.kinds.waltz.render import WaltzRenderer
 from pavane_operator.plan.model import GENERATION_LABEL, TEMPLATE_ANNOTATION, Child, Manifest, Resource, Writers
@@ -314,6 +314,15 @@ def test_a_copy_that_is_not_used_is_named_with_its_node_and_partition() -> None:
     silent = with_faults({"q-storage-1": {0: ROTTEN}}, None)
     assert [each.reason for each in silent.conditions if each.type == "LogHealthy"] == ["CopyUnusable"]
     assert silent.warnings == told.warnings
+
+
+def test_a_copy_that_was_rebuilt_before_anybody_looked_has_an_event() -> None:
+    told = {"q-storage-1": Told({}, full=False, mended={0: ROTTEN})}
+    found = facts(resource(1, None, partitions=2), registry(numbers={3: 1, 4: 1}), told)
+    (event,) = found.warnings
+    assert event.reason == "CopyRebuilt"
+    assert event.message == f"storage node q-storage-1, partition 0: {ROTTEN}; it was copied from the others"
+    assert told_in({"faults": {}, "full": False, "mended": {"0": ROTTEN}}) == told["q-storage-1"]
 
 
 def test_copies_that_are_too_few_are_what_a_log_that_is_down_waits_for() -> None:

@@ -49,8 +49,8 @@ ADVICE = {
     "ViewFailed": "Correct the script or the rows; the view is built anew by the next generation.",
     "ReplicaMissing": "The views go on while another replica is there; the pod builds its views when it is back, and "
     "its log says what it waits for.",
-    "CopyUnusable": "Look at the node's disk, then give it a new copy from the others: `pavane waltz recover`, see "
-    "docs/waltz.md.",
+    "CopyUnusable": "It is rebuilt from the others by itself while a majority of all copies is whole. Look at the disk "
+    "of the node; see docs/waltz.md, When copies are damaged.",
     "ReplicasMissing": "It continues when the storage nodes run again and have caught up.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }

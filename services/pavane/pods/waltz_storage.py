@@ -50,7 +50,8 @@ class StoragePod:
 
     def _told(self) -> dict[str, object]:
         faults = {str(number): text for number, text in self._node.faults().items()}
-        return {"faults": faults, "full": self._node.full}
+        mended = {str(number): text for number, text in self._node.mended().items()}
+        return {"faults": faults, "mended": mended, "full": self._node.full}
 
     def _ready_fault(self) -> str | None:
         if self._process.ending or not self._node.port:

@@ -17,6 +17,7 @@ from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.server import WaltzServer
 from pavane.waltz.state.metadata import Metadata
 from pavane.waltz.storage import Directory
+from pavane.waltz.storage.scrub import SCRUB_PAUSE_S
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.frame import LOG_CLIENT
@@ -102,7 +103,9 @@ class Log:
         metadata: Metadata | None = None,
         root: str = "/ledger",
         policy: Policy = KEEP_ALL,
+        scrub_pause_s: float = SCRUB_PAUSE_S,
     ) -> None:
+        self.scrub_pause_s = scrub_pause_s
         self.certificates = certificates
         self.policy = policy
         self.folder = folder
@@ -116,7 +119,9 @@ class Log:
     async def start_node(self, index: int) -> None:
         directory = Directory(DiskFolder(self.folder / f"node{index}"), KEY, self.config.partitions)
         directory.assign(range(self.config.partitions))
-        node = StorageServer(directory, KEY, cluster=self.config.name, disk_reserve_bytes=0)
+        node = StorageServer(
+            directory, KEY, cluster=self.config.name, disk_reserve_bytes=0, scrub_pause_s=self.scrub_pause_s
+        )
         tls = self.certificates.mutual_port if self.certificates is not None else None
         await node.start("127.0.0.1", self.ports[index], tls)
         await node.start_admin("127.0.0.1", 0, tls)
@@ -185,9 +190,10 @@ async def running_log(
     metadata: Metadata | None = None,
     root: str = "/ledger",
     policy: Policy = KEEP_ALL,
+    scrub_pause_s: float = SCRUB_PAUSE_S,
 ) -> AsyncIterator[Log]:
     """Run a log until the test is over."""
-    log = Log(folder, partitions, nodes, certificates, metadata, root, policy)
+    log = Log(folder, partitions, nodes, certificates, metadata, root, policy, scrub_pause_s)
     await make_tree(log.metadata, log.config)
     try:
         for index in range(nodes):

@@ -289,7 +289,7 @@ async def test_storage_nodes_of_the_original_keep_all_and_the_log_opens_again(
         client = await filled(log)
         await client.trim(0, FIRST)
         assert set(log.servers[0].running.owned[0].untrimmed.values()) == {
-            "it speaks version 0 only, in which nothing is ever dropped"
+            "it speaks version 0 only, in which nothing is ever dropped or rebuilt"
         }
         await client.__aexit__(None, None, None)
         await log.servers.pop().stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx2
 
@@ -28,6 +28,8 @@ class Told:
     faults: Mapping[int, str]
     full: bool
     """Its volume has no room for appends."""
+    mended: Mapping[int, str] = field(default_factory=dict)
+    """Copies that were rebuilt since its pod began, and what was wrong with them."""
 
 
 def told_in(document: object) -> Told:
@@ -35,8 +37,11 @@ def told_in(document: object) -> Told:
     faults = document.get("faults") if isinstance(document, Mapping) else None
     if not isinstance(faults, Mapping):
         raise ValueError(f"{PATH} answered no faults")
-    found = {int(partition): str(text) for partition, text in faults.items()}
-    return Told(found, full=isinstance(document, Mapping) and document.get("full") is True)
+    mended = document.get("mended", {}) if isinstance(document, Mapping) else {}
+    if not isinstance(mended, Mapping):
+        raise ValueError(f"{PATH} answered no rebuilt copies")
+    found, whole = ({int(number): str(text) for number, text in each.items()} for each in (faults, mended))
+    return Told(found, full=isinstance(document, Mapping) and document.get("full") is True, mended=whole)
 
 
 async def told_by(http: httpx2.AsyncClient, pods: Iterable[Pod]) -> dict[str, Told]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -15,6 +15,8 @@ SET_ROLLOUT = "SetRollout"
 ALLOW_WRITES = "AllowWrites"
 UNUSABLE = "CopyUnusable"
 """Reason: a storage node does not use its copy of a partition, for it is damaged or its disk has failed."""
+REBUILT = "CopyRebuilt"
+"""Reason of an event: a copy was damaged, and was rebuilt from the others."""
 REGISTRY_LOST = "RegistryLost"
 """Reason: the metadata store holds nothing of this log, which has served before."""
 NAMED_MAX = 8
@@ -61,7 +63,15 @@ def silent(spec: WaltzClusterSpec) -> Problem:
 def facts(resource: Resource, registry: Registry | None, told: Mapping[str, Told] = NOTHING_TOLD) -> Facts:
     """Judge a look; None = the store did not answer. `told` is what storage nodes say of themselves."""
     found = _facts(resource, registry, {pod: each.faults for pod, each in told.items() if each.faults})
+    found = replace(found, warnings=(*found.warnings, *_rebuilt(told)))
     return replace(found, conditions=(*found.conditions, _room(told))) if found.conditions and told else found
+
+
+def _rebuilt(told: Mapping[str, Told]) -> Iterator[Problem]:
+    """Copies that are whole again: often nobody has looked between the damage and the repair."""
+    for pod, each in sorted(told.items()):
+        for partition, text in sorted(each.mended.items()):
+            yield Problem(REBUILT, f"storage node {pod}, partition {partition}: {text}; it was copied from the others")
 
 
 def _room(told: Mapping[str, Told]) -> OwnCondition:

@@ -42,8 +42,8 @@ class StorageLink:
         """Send a message; lost if the connection is down, of which ``down`` tells."""
         if self._stream is None:
             return
-        if isinstance(message, s.Retain) and not self._stream.channel.version:
-            refusal = s.Failure(message.head, "it speaks version 0 only, in which nothing is ever dropped")
+        if isinstance(message, (s.Retain, s.Repair)) and not self._stream.channel.version:
+            refusal = s.Failure(message.head, "it speaks version 0 only, in which nothing is ever dropped or rebuilt")
             asyncio.get_running_loop().call_soon(self.heard, self.address, [refusal])
         else:
             self._stream.send(message)

@@ -21,6 +21,7 @@ from pavane.waltz.aio.stream import Stream
 from pavane.waltz.core.admin import Admin
 from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node
 from pavane.waltz.storage import Directory
+from pavane.waltz.storage.scrub import SCRUB_BYTES_PER_S, SCRUB_PAUSE_S, SCRUB_PIECE_BYTES, Scrub
 from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.frame import STORAGE_SERVER
@@ -40,12 +41,24 @@ class StorageServer:
     """
 
     def __init__(
-        self, directory: Directory, key: UUID, *, cluster: str = "", disk_reserve_bytes: int = DISK_RESERVE_BYTES
+        self,
+        directory: Directory,
+        key: UUID,
+        *,
+        cluster: str = "",
+        disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+        scrub_bytes_per_s: int = SCRUB_BYTES_PER_S,
+        scrub_pause_s: float = SCRUB_PAUSE_S,
     ) -> None:
         self.node = Node(directory, disk_reserve_bytes=disk_reserve_bytes)
         self.directory = directory
         self.key = key
         self.requests = self.failures = 0
+        self.scrub = Scrub(directory)
+        self._scrub_s = SCRUB_PIECE_BYTES / scrub_bytes_per_s
+        self._scrub_pause_s = scrub_pause_s
+        self._scrubbing: asyncio.Task[None] | None = None
+        self._found_damaged = directory.found_damaged
         self._listener = Listener(lambda: _Connection(self))
         self._tracing = Tracing(cluster)
         self._queue: deque[tuple[_Connection, Any, int]] = deque()
@@ -73,6 +86,7 @@ class StorageServer:
         except OSError:
             await self._disk.close()
             raise
+        self._scrubbing = asyncio.create_task(self._scrub(self._disk), name="waltz scrub")
 
     async def start_admin(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen for tools on a port of their own."""
@@ -83,8 +97,28 @@ class StorageServer:
         if self._disk is not None:
             await asyncio.shield(self._disk.failure)
 
+    async def _scrub(self, disk: "_Disk") -> None:
+        """Check everything again and again, between what servers ask for."""
+        while True:
+            passes = self.scrub.passes
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            disk.call(self.scrub.step, partial(_resolve, done))
+            await done
+            self._tell_of_damage()
+            await asyncio.sleep(self._scrub_s if self.scrub.passes == passes else self._scrub_pause_s)
+
+    def _tell_of_damage(self) -> None:
+        """An owner that has nothing to append would not notice that a copy is to be rebuilt: let it ask again."""
+        if self.directory.found_damaged != self._found_damaged:
+            self._found_damaged = self.directory.found_damaged
+            for stream in list(self.streams):
+                stream.hang_up("a copy is damaged")
+
     async def stop(self) -> None:
         """End all connections, then make what is known durable and close the files."""
+        if self._scrubbing is not None:
+            self._scrubbing.cancel()
+            await asyncio.gather(self._scrubbing, return_exceptions=True)
         await self._listener.stop()
         await self.tools.stop()
         self._queue.clear()
@@ -115,6 +149,7 @@ class StorageServer:
             connection.answer(answer)
             if arrived_ns and isinstance(message, s.Append) and isinstance(answer, s.Success):
                 self._tracing.stored(message.head.partition, arrived_ns, message.records)
+        self._tell_of_damage()
         self._work()
 
     def _take(self) -> "list[tuple[_Connection, Any, int]]":

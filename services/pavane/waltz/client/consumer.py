@@ -1,4 +1,4 @@
-"""Consumers: who has applied a partition up to where, kept with the log (docs/specs/waltz.md 13.6)."""
+"""Consumers: who has applied a partition up to where, kept with the log (docs/specs/waltz.md 13.7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients have changed in a partition's metadata: trims by hand and consumers (docs/specs/waltz.md 13.5, 13.6)."""
+"""What clients have changed in a partition's metadata: trims by hand and consumers (docs/specs/waltz.md 13.5, 13.7)."""
 
 from collections.abc import Callable
 from typing import Any

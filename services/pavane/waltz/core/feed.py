@@ -81,12 +81,19 @@ class Feed:
 
 
 class Feeds:
-    """All feeds of one partition. ``read`` fetches what the tail no longer has, and calls back with it, or ``None``."""
+    """All feeds of one partition. ``read`` fetches what the tail no longer has, and calls back with it, or ``None``.
+
+    ``why`` says then what is wrong.
+    """
 
     def __init__(
-        self, out: list[Output], read: Callable[[int, int, Callable[[Sequence[Record] | None], None]], None]
+        self,
+        out: list[Output],
+        read: Callable[[int, int, Callable[[Sequence[Record] | None], None]], None],
+        why: Callable[[], str] = str,
     ) -> None:
         self._out = out
+        self._why = why
         self._read = read
         self._feeds: list[Feed] = []
         self.hwm = -1
@@ -241,7 +248,7 @@ class Feeds:
         feed.reading = False
         if not records and feed in self._feeds and feed.batched and feed.last is None:
             self._feeds.remove(feed)
-            text = f"no storage node gives transaction {feed.next} now"
+            text = f"no storage node gives transaction {feed.next} now: {self._why()}"[:1000]
             refusal = m.Reject(feed.reqid, BATCHES_KIND, RejectCode.UNAVAILABLE, -1, -1, text)
             self._out.append(Reply(feed.connection.id, refusal))
             return

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 from pavane.waltz.state.store import Damaged, PartitionStore, SessionInfo, Store
 from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.storage import CopyState, RepairStep
 
 DISK_RESERVE_BYTES = 256 * 1024 * 1024  # below it appends are refused while there is still room to write marks
 
@@ -23,6 +24,7 @@ Request = (
     | s.RecordHeaderListRequest
     | s.RecordListRequest
     | s.Retain
+    | s.Repair
 )
 
 
@@ -38,6 +40,8 @@ class Node:
         self._reserve = disk_reserve_bytes
         self._durable_fences = fences
         self._newest: dict[int, int] = {}
+        self._rebuilt_by: dict[int, int] = {}
+        """Sessions that may use a copy of a partition that is being rebuilt."""
         self.lacking_bytes = 0
         """Size of the last append if there was no room for it."""
 
@@ -86,7 +90,12 @@ class Node:
     def _carry_out(self, message: Request, touched: dict[int, PartitionStore]) -> Any:
         head = message.head
         offline = getattr(message, "offline", False)
-        files = self._files(head, offline=offline)
+        if isinstance(message, s.Repair):
+            return self._repair(head, message.step)
+        if isinstance(message, s.RecordListRequest) and (files := self._assigned(head)).state is CopyState.DAMAGED:
+            self._check_session(head, files)  # what can be read of it may be all that there is
+        else:
+            files = self._files(head, offline=offline)
         match message:
             case s.LastSessionInfoRequest():
                 return s.LastSessionInfoResponse(head, files.info.session, files.info.lwm, files.info.local_lwm)
@@ -117,21 +126,44 @@ class Node:
             case _:
                 assert_never(message)
 
-    def _files(self, head: s.Head, *, offline: bool) -> PartitionStore:
+    def _repair(self, head: s.Head, step: int) -> s.Repaired:
+        """Carry out what only the newest session may ask for: it saw that a majority is whole without this copy."""
+        files = self._assigned(head)
+        self._check_session(head, files)
+        state = files.state
+        if (state is CopyState.DAMAGED and step in (RepairStep.BEGIN, RepairStep.ANEW)) or (
+            state is CopyState.REBUILDING and step == RepairStep.ANEW
+        ):
+            files.rebuild()
+        elif state is CopyState.REBUILDING and step == RepairStep.DONE:
+            files.rebuilt()
+        if step in (RepairStep.BEGIN, RepairStep.ANEW):
+            self._rebuilt_by[head.partition] = head.session
+        return s.Repaired(head, files.state, files.info.session, files.fault)
+
+    def _assigned(self, head: s.Head) -> PartitionStore:
         files = self._store.partition(head.partition)
         if files is None:
             raise _Refused(f"partition {head.partition} is not assigned to this storage node")
+        return files
+
+    def _check_session(self, head: s.Head, files: PartitionStore) -> None:
+        newest = max(self._newest.get(head.partition, -1), files.fence)
+        if head.session != newest:
+            raise _Refused(f"session id has changed: {head.session} was sent, {newest} is the newest")
+
+    def _files(self, head: s.Head, *, offline: bool) -> PartitionStore:
+        files = self._assigned(head)
         if offline:
             if files.available:
                 raise _Refused(f"partition {head.partition} is in use: make it unavailable first")
             if head.session != files.info.session:
                 raise _Refused(f"session id has changed: {head.session} was sent, {files.info.session} is stored")
             return files
-        if not files.available:
+        rebuilding = files.state is CopyState.REBUILDING and self._rebuilt_by.get(head.partition) == head.session
+        if not files.available and not rebuilding:
             raise _Refused(f"partition {head.partition} is unavailable: {files.fault or 'switched off'}")
-        newest = max(self._newest.get(head.partition, -1), files.fence)
-        if head.session != newest:
-            raise _Refused(f"session id has changed: {head.session} was sent, {newest} is the newest")
+        self._check_session(head, files)
         return files
 
     def _set_info(self, files: PartitionStore, session: int, lwm: int) -> None:
@@ -160,11 +192,9 @@ class Node:
 
 
 def _headers(files: PartitionStore, txid: int, count: int) -> list[s.RecordHeader]:
-    found: list[s.RecordHeader] = []
-    count = min(count, s.RECORDS_MAX)
-    while len(found) < count and (records := files.read(txid + len(found), count - len(found))):
-        found += [s.RecordHeader(record.txid, record.reqid, record.header) for record in records]
-    return found
+    """Return the headers of as many records as fit one answer, for it reads and checks all of these."""
+    records = files.read(txid, min(count, s.RECORDS_MAX))
+    return [s.RecordHeader(record.txid, record.reqid, record.header) for record in records]
 
 
 def _text(error: Exception) -> str:

@@ -85,7 +85,7 @@ class Partition(Changing):
         self._parked: deque[tuple[float, Connection, Any]] = deque()
         self._blocked: list[Connection] = []
         self._locks = LockTable(-1)
-        self.feeds = Feeds(out, self.read)
+        self.feeds = Feeds(out, self.read, self.unreadable)
         self.appended = self.conflicts = 0
         self._started_at = 0.0
         self.opened_in_s: float | None = None
@@ -420,7 +420,7 @@ class Partition(Changing):
         txid = request.txid
 
         def take(records: Sequence[Record] | None) -> None:
-            result: bytes | str = "the storage nodes cannot be read"
+            result: bytes | str = f"no storage node gives transaction {txid} now: {self.unreadable()}"
             if records:
                 result = records[0].data
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, result))

@@ -23,6 +23,10 @@ class Replica:
     info: Info | None = None
     hwm: int = -1  # what it holds, durably
     stamped: bool = False
+    rebuilding: bool = False
+    """Its copy was given up, and what it holds since is not verified: it neither counts nor serves."""
+    partial: bool = False
+    """Its copy is damaged; what can be read of it is what the last session has written."""
     recovered: bool = False
     declared: bool = False
     """A metadata write of this session, begun after it was stamped, says that it takes part: so it may vote."""
@@ -60,5 +64,6 @@ class Asked:
 def holders(replicas: Iterable[Replica], up: set[str], txid: int) -> list[str]:
     """Return the nodes that hold ``txid`` for certain, those that hold most last."""
     able = [one for one in replicas if one.hwm >= txid and not one.failed and one.plan is not None and one.node in up]
+    able = [one for one in able if not one.rebuilding]
     stamped = [replica for replica in able if replica.stamped] or able
     return [replica.node for replica in sorted(stamped, key=lambda replica: (replica.owed, replica.node))]

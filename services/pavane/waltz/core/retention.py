@@ -1,4 +1,4 @@
-"""With which transaction a partition begins, by its storage nodes and consumers (docs/specs/waltz.md 13.5, 13.6)."""
+"""With which transaction a partition begins, by its storage nodes and consumers (docs/specs/waltz.md 13.5, 13.7)."""
 
 import re
 from collections import deque

@@ -5,14 +5,15 @@ generator that asks storage nodes one question after the other and waits while i
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pavane.waltz.core.asking import Asking, Taken
+from pavane.waltz.core.asking import Taken
+from pavane.waltz.core.copying import Copying
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadMeta, WriteMeta
-from pavane.waltz.core.replica import Batch, Replica, Step, Work, holders
+from pavane.waltz.core.replica import Batch, Replica, Work, holders
 from pavane.waltz.core.retention import Change, Keeping
 from pavane.waltz.state import recovery
 from pavane.waltz.state.recovery import Info, Member, Report, Verdict
@@ -23,12 +24,11 @@ BATCH_RECORDS_MAX = 1000  # of one message
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 BATCHES_IN_FLIGHT_MAX = 4  # the disks of the nodes work while the next ones are under way
 SLOW_BATCHES = 64  # a voter that owes more than this many copies from the others instead of holding their memory
-COPY_RECORDS = 1000
 CHECKPOINT_RECORDS = 250_000  # bounds what a recovery has to compare
 REJOIN_S = 1.0  # after which an open session asks a node again that cannot take part
 
 
-class Session(Asking):
+class Session(Copying):
     """An attempt of the owner of ``partition`` with ``generation`` to write on ``nodes``.
 
     ``up`` are nodes that can be reached now; ``shunned`` ones ended too many attempts and may only join late. After
@@ -49,23 +49,17 @@ class Session(Asking):
         rules: recovery.Rules = recovery.RULES,
         keeping: Keeping | None = None,
     ) -> None:
-        super().__init__(partition, up)
+        super().__init__(partition, nodes, up, keeping or Keeping())
         self.generation = generation
         self.attempt = attempt
-        self.hwm = -1
         self.lwm = -1
-        self.keeping = keeping or Keeping()
         self._began = 0
-        self.open = False
         self.blocker = ""
         self._rules = rules
         self._floor = floor
         self._shunned = set(shunned)
-        self._quorum = len(nodes) // 2 + 1
-        self._replicas = {node: Replica(node) for node in nodes}
         self._ready: deque[tuple[Replica, Any]] = deque()
         self._meta: PartitionMetadata | None = None
-        self._members: dict[str, Member] = {}
         self._version = -1
         self._phase = "reading"
         self._resolved: int | None = None
@@ -266,9 +260,19 @@ class Session(Asking):
         return self._flush()
 
     def read(self, now: float, txid: int, limit: int, answer: Taken) -> list[Output]:
-        """Read committed records from ``txid`` on; ``answer`` gets ``None`` if no replica could serve them."""
+        """Read committed records from ``txid`` on; ``answer`` gets ``None`` if no replica could serve them.
+
+        Until it is open only what this process has published is known to be committed. The replicas of the last session
+        have that and nothing else up to there: also those of which a part is damaged, and these up to what is resolved.
+        """
         self._now = now
-        self._read_from(holders(self._replicas.values(), self._up, txid), txid, min(limit, self.hwm - txid + 1), answer)
+        replicas = self._replicas.values()
+        able = [one for one in replicas if self.open or (one.plan is not None and one.plan.voting)]
+        partial = [one.node for one in replicas if one.partial and one.node in self._up]
+        last = max(self.hwm, self._floor)
+        if partial and self.open:
+            last, partial = (self.lwm, partial) if txid <= self.lwm else (last, [])
+        self._read_from([*holders(able, self._up, txid), *partial], txid, min(limit, last - txid + 1), answer)
         return self._flush()
 
     # -- questions to storage nodes -------------------------------------------------------------------------------
@@ -315,14 +319,6 @@ class Session(Asking):
                 replica.waiting = False
                 self._ready.append((replica, None))
 
-    def _own(self, replica: Replica, kind: Callable[..., Any], *arguments: Any) -> Generator[Step, Any, Any]:
-        """Ask the replica's own node; if it refuses, the replica is lost to this session."""
-        answer = yield (replica.node, kind, *arguments)
-        if answer is None or isinstance(answer, s.Failure):
-            self._fail(replica, "no answer" if answer is None else str(answer.message))
-            yield None
-        return answer
-
     # -- one replica ----------------------------------------------------------------------------------------------
 
     def _probe(self, replica: Replica) -> Work:
@@ -349,7 +345,7 @@ class Session(Asking):
         yield None
 
     def _recover(self, replica: Replica) -> Work:
-        info = yield from self._own(replica, s.LastSessionInfoRequest, False)
+        info = yield from self._info(replica)
         last = yield from self._own(replica, s.MaxTransactionIdRequest, False)
         replica.info = Info(info.session, info.lwm, info.local_lwm, last.txid)
         plan = recovery.classify(self._members, replica.node, replica.info)
@@ -377,15 +373,11 @@ class Session(Asking):
         yield from self._own(replica, s.SetLowWaterMark, max(self._resolved, replica.hwm), False)
         replica.stamped = True
         yield from self._catch_up(replica, self._resolved)
+        if replica.rebuilding:
+            yield from self._verify(replica)
         replica.recovered = True
         self._declare()
         yield from self._follow(replica)
-
-    def _catch_up(self, replica: Replica, target: int) -> Work:
-        while replica.hwm < target:
-            sources = holders(self._replicas.values(), self._up, replica.hwm + 1)
-            if not sources or not (yield from self._copy(replica, sources[0], target)):
-                yield None
 
     def _follow(self, replica: Replica) -> Work:
         """Copy what the session commits until the replica can take part in it."""
@@ -402,31 +394,6 @@ class Session(Asking):
         self._declare()
         self._judge()
         yield None
-
-    def _drop(self, replica: Replica) -> Work:
-        """Let the replica give up what is below the start, and begin there if it holds less; if not, it may keep it."""
-        answer = yield (replica.node, s.Retain, *self.keeping.retained)
-        if isinstance(answer, s.Retained):
-            replica.hwm = max(replica.hwm, answer.last)
-        elif answer is None or replica.hwm + 1 < self.keeping.first:
-            self._fail(replica, "no answer" if answer is None else str(answer.message))
-            yield None
-
-    def _copy(self, replica: Replica, source: str, target: int) -> Generator[Step, Any, bool]:
-        """Copy one message of records from ``source``; false if there were none."""
-        if replica.hwm + 1 < self.keeping.first:
-            yield from self._drop(replica)
-            return True
-        wanted = min(COPY_RECORDS, target - replica.hwm)
-        answer = yield (source, s.RecordListRequest, replica.hwm + 1, wanted)
-        if replica.hwm + 1 < self.keeping.first:  # dropped since they were asked for
-            return True
-        if not isinstance(answer, s.RecordListResponse) or not answer.records:
-            self._fail(self._replicas[source], "records cannot be read")
-            return False
-        yield from self._own(replica, s.Append, answer.records[:wanted], False)
-        replica.hwm += len(answer.records[:wanted])
-        return True
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
@@ -453,7 +420,8 @@ class Session(Asking):
         verdict = recovery.resolve(self._members, self._reports(), self._rules)
         if isinstance(verdict, Verdict):
             missing = sorted(set(self._members) - set(self._reports()))
-            self.blocker = f"{verdict.value}; missing: {', '.join(missing) or 'none'}"
+            named = [f"{node} ({self.damaged[node]})" if node in self.damaged else node for node in missing]
+            self.blocker = f"{verdict.value}; missing: {', '.join(named) or 'none'}"
         elif verdict < self._floor:
             self.blocker = f"the replicas agree on {verdict}, but {self._floor} was committed here: a disk was set back"
         else:
@@ -474,7 +442,10 @@ class Session(Asking):
         clean = recovered | {
             replica.node
             for replica in replicas
-            if replica.stamped and not replica.failed and replica.plan is not None and not replica.plan.voting
+            if replica.stamped
+            and not (replica.failed or replica.rebuilding)
+            and replica.plan is not None
+            and not replica.plan.voting
         }
         self._writing = [self._replicas[node] for node in sorted(clean)]
         after = recovery.next_members(self._members, self._replicas, clean | self._written, self.id, self._resolved)
@@ -595,6 +566,8 @@ class Session(Asking):
     def _end(self, reason: str, *, fenced: bool = False) -> None:
         if not self.ended:
             self.ended = True
-            self._asked.clear()
+            asked, self._asked = self._asked, {}
+            for one in asked.values():  # whoever reads is told, and asks the next session
+                one.answer(None)
             self.keeping.end(reason)
             self._outputs.append(Fenced(reason) if fenced else Closed(reason))

@@ -140,9 +140,19 @@ class Storing(ABC):
             if self._session is not None:
                 self._take(self._session.close("the replicas have changed"))
 
+    @property
+    def damaged(self) -> dict[str, str]:
+        """Which storage nodes do not use their copies, or are rebuilding them, and why."""
+        return dict(self._session.damaged) if self._session is not None else {}
+
+    def unreadable(self) -> str:
+        """Why storage gives no record just now, for people."""
+        named = "; ".join(f"storage node {node}: {fault}" for node, fault in sorted(self.damaged.items()))
+        return named or self.blocker or "they do not answer, or their copies are damaged"
+
     def read(self, txid: int, limit: int, answer: Callable[[Sequence[Record] | None], None]) -> None:
-        """Read committed records from storage."""
-        if self._session is None or not self.healthy:
+        """Read committed records from storage; also while no session is open, where copies are whole."""
+        if self._session is None or self._session.ended:
             answer(None)
         else:
             self._take(self._session.read(self.now, txid, limit, answer))

@@ -81,6 +81,11 @@ class StorageNode:
         found = self.server.directory.assigned() if self.server is not None else ()
         return {files.number: files.fault for files in found if files.fault}
 
+    def mended(self) -> dict[int, str]:
+        """Return the partitions whose copy was rebuilt since the process began, and what was wrong with it."""
+        found = self.server.directory.assigned() if self.server is not None else ()
+        return {files.number: files.mended for files in found if files.mended and not files.fault}
+
     def metrics(self) -> list[Metric]:
         """Return the node's metrics."""
         if self.server is None:
@@ -89,6 +94,8 @@ class StorageNode:
             Metric("pavane_waltz_storage_requests_total", {}, self.server.requests),
             Metric("pavane_waltz_storage_failures_total", {}, self.server.failures),
             Metric("pavane_waltz_storage_connections", {}, len(self.server.streams)),
+            Metric("pavane_waltz_storage_scrubs_total", {}, self.server.scrub.passes),
+            Metric("pavane_waltz_storage_damages_total", {}, self.server.directory.found_damaged),
         ]
         for files in self.server.directory.assigned():
             labels = {"partition": str(files.number)}

@@ -141,6 +141,7 @@ class WaltzServer:
                     "first": one.first,
                     "untrimmed": one.untrimmed,
                     "consumers": [asdict(each) for each in one.consumers()],
+                    "damaged": one.damaged,
                 }
                 for one in self.running.owned.values()
             ],
@@ -164,6 +165,7 @@ class WaltzServer:
                 Metric("pavane_waltz_first_transaction", labels, one.first),
                 Metric("pavane_waltz_untrimmed_copies", labels, len(one.untrimmed)),
                 *_consumer_metrics(labels, one),
+                Metric("pavane_waltz_damaged_copies", labels, len(one.damaged)),
                 Metric("pavane_waltz_generation", labels, one.generation),
                 Metric("pavane_waltz_appended_total", labels, one.appended),
                 Metric("pavane_waltz_conflicts_total", labels, one.conflicts),

@@ -4,11 +4,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pavane.waltz.wire.storage import Record
+from pavane.waltz.wire.storage import CopyState, Record
 
 
 class Damaged(Exception):
-    """What a partition acknowledged cannot be read back; it must not vote or answer until it is repaired."""
+    """What a partition acknowledged cannot be read back; it must not vote or answer until it is repaired.
+
+    ``txid`` is the first bad transaction, -1 where whoever reads knows it.
+    """
+
+    def __init__(self, text: str, txid: int = -1) -> None:
+        super().__init__(text)
+        self.txid = txid
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,11 @@ class PartitionStore(Protocol):
     @property
     def fault(self) -> str:
         """Why it is not available, for people; empty if it is."""
+        ...
+
+    @property
+    def state(self) -> CopyState:
+        """Whether its records are damaged, or being copied anew; one that a tool or the disk stopped is neither."""
         ...
 
     @property
@@ -80,6 +92,14 @@ class PartitionStore(Protocol):
 
     def retain(self, start: int, bytes_max: int, age_ms_max: int) -> Kept:
         """Drop what is below ``start``; -1: without that limit. Reads below what is left return nothing."""
+        ...
+
+    def rebuild(self) -> None:
+        """Give up all records and the session, durably; it is empty then, and unavailable until ``rebuilt``."""
+        ...
+
+    def rebuilt(self) -> None:
+        """What was copied since is verified: make that known durably, and the partition available."""
         ...
 
     def set_info(self, info: SessionInfo) -> None:

@@ -11,7 +11,7 @@ from pavane.waltz.state.store import Damaged, Kept, SessionInfo
 from pavane.waltz.storage.clock import Clock
 from pavane.waltz.storage.segment import Segment
 from pavane.waltz.storage.slots import Slots, first_image
-from pavane.waltz.wire.storage import Record
+from pavane.waltz.wire.storage import CopyState, Record
 
 CONTROL_FILE = "waltz-storage.ctl"
 MARK_FILE = "waltz-storage.pav"
@@ -20,13 +20,16 @@ SEGMENT_BYTES = 1_000_000_000  # of the original: a segment that is larger is fo
 SEGMENTS_KEPT = 8  # of what a retention keeps, by size or age, a segment is an eighth: so much more is kept at most
 DROPPED_MAX = 8  # segments at a time: appends of all partitions wait meanwhile
 FLAG_AVAILABLE, FLAG_ASSIGNED = 1, 4
-SOUND = -1
+SOUND, REBUILDING = -1, -2  # in place of the first damaged transaction
 CONTROL_HEAD = struct.Struct(">iq16si")
 _MARK_HEAD = struct.Struct(">4si16si")
 _MARK_MAGIC, _MARK_VERSION = b"PVWS", 1
 CONTROL_LAYOUT = struct.Struct(">qqqii")  # session, LWM, local LWM, flags, sequence
 MARK_LAYOUT = struct.Struct(">qqqqi")  # fence, mark, damaged from, sequence, 0
 CONTROL_ENTRY_BYTES = 4 + 2 * (CONTROL_LAYOUT.size + 4)
+REBUILDS_MAX = 3  # of one copy, until it is whole: a disk that spoils each of them is to be replaced
+_DAMAGED = "damaged from transaction"
+_REBUILT = "it was damaged, and is being copied from the other storage nodes"
 MARK_ENTRY_BYTES = 2 * (MARK_LAYOUT.size + 4)
 
 
@@ -56,6 +59,8 @@ class Directory:
         self._segment_bytes = segment_bytes
         self._marks_count = marks
         self.partitions = partitions
+        self.found_damaged = 0
+        """How often a copy was found damaged."""
         self._control = self._open_control()
         had_marks = MARK_FILE in folder.names()
         self._marks = self._open_marks()
@@ -108,6 +113,13 @@ class Directory:
             self._marks.sync()
             for slots in dirty:
                 slots.synced()
+
+    def check_files(self) -> None:
+        """Raise ``FileNotFoundError`` if somebody has emptied the folder: what is written here would be lost."""
+        names = self._folder.names()
+        for name in (CONTROL_FILE, MARK_FILE):
+            if name not in names:
+                raise FileNotFoundError(f"{name} was removed while the storage node runs")
 
     def free_bytes(self) -> int:
         """Return what the file system has left."""
@@ -188,6 +200,10 @@ class PartitionFiles:
         clock: Clock,
     ) -> None:
         self.number = number
+        self.rebuilds = 0
+        """How often the copy was given up since it was last whole."""
+        self.mended = ""
+        """What was wrong with the copy when it was last rebuilt."""
         self._folder = folder
         self._key = key
         self._segment_bytes_most = self._segment_bytes = segment_bytes
@@ -202,10 +218,12 @@ class PartitionFiles:
         self.fence = max(self.info.session, found[0] if found is not None else -1)
         self.mark = found[1] if found is not None and marked else self.info.local_lwm
         self._damaged_from = found[2] if found is not None else SOUND
-        self.fault = "" if found is not None else f"both entries of the partition in {MARK_FILE} are broken"
+        self.fault = ""
         self._segments: list[Segment] = []
         try:
             self._recover()
+            if found is None:
+                raise Damaged(f"both entries of the partition in {MARK_FILE} are broken")
         except Damaged as error:
             self._damage(self.max_txid + 1, str(error))
         except OSError as error:
@@ -215,6 +233,13 @@ class PartitionFiles:
     def available(self) -> bool:
         """Whether the partition may be used."""
         return not self.fault and bool(self._flags & FLAG_AVAILABLE)
+
+    @property
+    def state(self) -> CopyState:
+        """Whether its records are damaged, or being copied anew; of what the disk refuses that says nothing."""
+        if self.fault.startswith(_DAMAGED):
+            return CopyState.DAMAGED
+        return CopyState.REBUILDING if self.fault == _REBUILT and self._flags & FLAG_AVAILABLE else CopyState.SOUND
 
     @property
     def first(self) -> int:
@@ -367,18 +392,27 @@ class PartitionFiles:
 
     def give_up(self, *, delete_files: bool) -> None:
         """Forget that the partition was here; it is not to be used any more."""
-        for _ in range(2):  # both places, as in a fresh control file
-            self._control.write(-1, -1, -1, FLAG_AVAILABLE)
-            self._control_file.sync()
-            self._control.synced()
+        self._flags = FLAG_AVAILABLE
+        self._forget_session()
         self.mark, self._damaged_from = -1, SOUND
         self._write_mark()
         self._directory.sync_marks()
         self.close()
-        if delete_files:  # the last ones first: what a crash leaves is whole
-            for name in sorted(self._folder.names(), reverse=True):
-                self._folder.remove(name)
-            self._folder.sync()
+        if delete_files:
+            self._remove_files()
+
+    def _forget_session(self) -> None:
+        for _ in range(2):  # both places, as in a fresh control file
+            self._control.write(-1, -1, -1, self._flags)
+            self._control_file.sync()
+            self._control.synced()
+        self.info = SessionInfo()
+
+    def _remove_files(self) -> None:
+        """The last ones first: what a crash leaves has no gap."""
+        for name in sorted(self._folder.names(), reverse=True):
+            self._folder.remove(name)
+        self._folder.sync()
 
     def read(self, txid: int, count: int) -> list[Record]:
         """Return records from ``txid`` on, as many as fit one message, up to what is damaged.
@@ -388,10 +422,60 @@ class PartitionFiles:
         try:
             return self._read(txid, count)
         except Damaged as error:
-            if not self.fault:
+            if not self.fault or self.state is CopyState.REBUILDING:
                 self._damage(txid, str(error))
                 self._directory.sync_marks()
-            raise Damaged(f"transaction {txid}: {error}") from error
+            raise Damaged(f"transaction {txid}: {error}", txid) from error
+
+    def scrub(self, txid: int, size: int) -> int:
+        """Check about ``size`` bytes from ``txid`` on, with files and index; return what follows, -1 at the end.
+
+        What is damaged makes the partition unavailable from now on, as with ``read``.
+        """
+        if not self.available:
+            return -1
+        segment = next((one for one in reversed(self._segments) if one.first <= txid), self._segments[0])
+        try:
+            following = segment.check(max(txid, segment.first), size)
+        except (Damaged, OSError) as error:
+            self._damage(error.txid if isinstance(error, Damaged) else txid, str(error))
+            self._directory.sync_marks()
+            return -1
+        return following if following <= self.max_txid or segment is not self._segments[-1] else -1
+
+    def rebuild(self) -> None:
+        """Give up all records and the session, durably, and begin empty: to be copied again.
+
+        Whatever a crash on the way leaves counts as damaged, until the mark says that it is being rebuilt.
+        """
+        if self.state is CopyState.REBUILDING:
+            self._damage(self.first, "what was copied is not what the others have")
+        if self.state is not CopyState.DAMAGED:
+            raise Damaged(self.fault)
+        self.mended = self.fault
+        self.rebuilds += 1
+        try:
+            self._directory.sync_marks()
+            self._forget_session()
+            for segment in self._segments:
+                segment.close()
+            self._segments.clear()
+            self._remove_files()
+            self._segments.append(self._segment(0))
+        except (OSError, Damaged) as error:
+            self.fault = f"{_DAMAGED}, and it cannot be given up: {error}"
+            raise
+        self.mark, self._damaged_from, self.fault = -1, REBUILDING, _REBUILT
+        self._write_mark()
+        self._directory.sync_marks()
+
+    def rebuilt(self) -> None:
+        """What was copied since is verified: that is durable before the partition is available."""
+        self.sync()
+        self._damaged_from = SOUND
+        self._write_mark()
+        self._directory.sync_marks()
+        self.fault, self.rebuilds = "", 0
 
     def _read(self, txid: int, count: int) -> list[Record]:
         for segment in reversed(self._segments):
@@ -422,9 +506,11 @@ class PartitionFiles:
         if self.max_txid < self.mark:
             raise Damaged(f"the log ends at {self.max_txid}, but transactions up to {self.mark} were acknowledged")
         self._segments[-1].settle()
-        if self._damaged_from != SOUND:
+        if self._damaged_from == REBUILDING:
+            self.fault = _REBUILT
+        elif self._damaged_from != SOUND:
             self._look_again(self._damaged_from)
-        if not self.fault and self.max_txid > self.mark:
+        if not self._damaged_from >= 0 and self.max_txid > self.mark:
             self.mark = self.max_txid
             self._write_mark()
 
@@ -439,8 +525,11 @@ class PartitionFiles:
             self._write_mark()
 
     def _damage(self, txid: int, fault: str) -> None:
-        self.fault = f"damaged from transaction {txid} on: {fault}"
+        self.fault = f"{_DAMAGED} {txid} on: {fault}"
+        if self.rebuilds >= REBUILDS_MAX:
+            self.fault = f"copied anew {self.rebuilds} times and {self.fault}: replace the disk"
         self._damaged_from = txid
+        self._directory.found_damaged += 1
         self._write_mark()
 
     def _write_mark(self) -> None:

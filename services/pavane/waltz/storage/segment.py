@@ -212,6 +212,49 @@ class Segment:
             found.append(record)
         return found
 
+    def check(self, txid: int, size: int) -> int:
+        """Check about ``size`` bytes of records from ``txid`` on, and what the index says of them; return what follows.
+
+        Raises ``Damaged``, which names the first bad transaction, and ``OSError``.
+        """
+        if txid == self.first:
+            self._check_files()
+        if txid > self.last:
+            return txid
+        offset = HEADER_BYTES if txid == self.first else self._offset(txid)
+        if offset is None:
+            raise Damaged("the index has no offset of it", txid)
+        data = self._seg.read(offset, min(size, self.end - offset))
+        offsets, at = bytearray(), 0
+        while txid + len(offsets) // _OFFSET.size <= self.last and at < len(data):
+            following = txid + len(offsets) // _OFFSET.size
+            try:
+                record, length = parse_record(data, at) if at else self._record(offset)
+            except Damaged as error:
+                if at:
+                    break  # it may only be cut off here: the next call looks at the whole of it
+                raise Damaged(str(error), following) from error
+            if record.txid != following:
+                raise Damaged(f"transaction {record.txid} is in its place", following)
+            offsets += _OFFSET.pack(offset + at)
+            at += length
+        found = self._idx.read(HEADER_BYTES + (txid - self.first) * _OFFSET.size, len(offsets))
+        if found != offsets:
+            bad = next((at for at in range(0, len(offsets), 8) if found[at : at + 8] != offsets[at : at + 8]), 0)
+            raise Damaged("the index has a wrong offset of it", txid + bad // _OFFSET.size)
+        if not offsets:
+            raise Damaged("a record is cut off", txid)
+        return txid + len(offsets) // _OFFSET.size
+
+    def _check_files(self) -> None:
+        names = self._folder.names()
+        for suffix, file in (("seg", self._seg), ("idx", self._idx)):
+            name = f"{self._name}.{suffix}"
+            if name not in names:
+                raise Damaged(f"{name} is missing", self.first)
+            if _foreign(file.read(0, HEADER_BYTES), self._head):
+                raise Damaged(f"the header of {name} is damaged", self.first)
+
     def _offset(self, txid: int) -> int | None:
         data = self._idx.read(HEADER_BYTES + (txid - self.first) * _OFFSET.size, _OFFSET.size)
         if len(data) < _OFFSET.size:

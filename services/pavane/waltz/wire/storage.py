@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple, Self
 from uuid import UUID as Uuid
 
@@ -269,6 +270,45 @@ class Retained:
     size: int
 
 
+class RepairStep(IntEnum):
+    """What an owner wants of a copy that takes no part."""
+
+    LOOK = 0
+    BEGIN = 1
+    """Give a damaged copy up, or go on with one that is being rebuilt, and obey this session."""
+    ANEW = 2
+    """The same from the beginning."""
+    DONE = 3
+    """All of it was read again and is that of a majority: it counts from now on."""
+
+
+class CopyState(IntEnum):
+    """What a storage node says of a copy."""
+
+    SOUND = 0
+    DAMAGED = 1
+    REBUILDING = 2
+    """Given up, and copied from others since; nobody has verified it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Ours: tell how a copy is, after ``step``."""
+
+    head: Head
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """How a copy is, its durable session, and what is wrong with it, for people."""
+
+    head: Head
+    state: int
+    session: int
+    fault: str
+
+
 _HEAD = Ids("qqi", Head)
 _RECORD_HEADER = Layout(RecordHeader, INT64, REQID, INT32)
 _STACK_LINE = Layout(StackLine, NULLABLE_TEXT, NULLABLE_TEXT, NULLABLE_TEXT, INT32)
@@ -347,11 +387,17 @@ _RESPONSES: Rows = {
 }
 STORAGE_REQUESTS: Mapping[int, Table] = {
     0: Table(_REQUESTS),
-    1: Table({**_REQUESTS, 19: Layout(Retain, _HEAD, INT64, INT64, INT64)}),
+    1: Table({**_REQUESTS, 19: Layout(Retain, _HEAD, INT64, INT64, INT64), 21: Layout(Repair, _HEAD, INT32)}),
 }
 STORAGE_RESPONSES: Mapping[int, Table] = {
     0: Table(_RESPONSES),
-    1: Table({**_RESPONSES, 20: Layout(Retained, _HEAD, INT64, INT64, INT64, INT64)}),
+    1: Table(
+        {
+            **_RESPONSES,
+            20: Layout(Retained, _HEAD, INT64, INT64, INT64, INT64),
+            22: Layout(Repaired, _HEAD, INT32, INT64, TEXT),
+        }
+    ),
 }
 
 

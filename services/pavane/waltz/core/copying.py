@@ -1,0 +1,139 @@
+"""What a store session does to one copy of its partition: copying records, and rebuilding what is damaged (13.8)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
+
+from pavane.waltz.core.asking import Asking
+from pavane.waltz.core.replica import Replica, Step, Work, holders
+from pavane.waltz.core.retention import Keeping
+from pavane.waltz.state.recovery import Member
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.blobs import UNRESOLVED
+from pavane.waltz.wire.storage import CopyState, RepairStep
+
+COPY_RECORDS = 1000
+
+
+class Copying(Asking, ABC):
+    """Asks nodes as ``Work``: generators that yield one question after the other, or ``None`` to wait for a change."""
+
+    def __init__(self, partition: int, nodes: Sequence[str], up: Iterable[str], keeping: Keeping) -> None:
+        super().__init__(partition, up)
+        self.keeping = keeping
+        self.hwm = -1
+        self.open = False
+        self.damaged: dict[str, str] = {}
+        """Nodes that do not use their copy, or whose copy is not yet verified, and why."""
+        self._members: dict[str, Member] = {}
+        self._quorum = len(nodes) // 2 + 1
+        self._replicas = {node: Replica(node) for node in nodes}
+
+    @abstractmethod
+    def _fail(self, replica: Replica, reason: str) -> None:
+        """Do without a replica."""
+
+    @abstractmethod
+    def _resolve(self) -> None:
+        """Something has changed that may decide what is in the log, or why that cannot be decided."""
+
+    def _own(self, replica: Replica, kind: Callable[..., Any], *arguments: Any) -> Generator[Step, Any, Any]:
+        """Ask the replica's own node; if it refuses, the replica is lost to this session."""
+        answer = yield (replica.node, kind, *arguments)
+        if answer is None or isinstance(answer, s.Failure):
+            self._fail(replica, "no answer" if answer is None else str(answer.message))
+            yield None
+        return answer
+
+    def _info(self, replica: Replica) -> Generator[Step, Any, Any]:
+        """Ask for the replica's durable session; one that is damaged is rebuilt first, once the session is open."""
+        answer = yield (replica.node, s.LastSessionInfoRequest, False)
+        if isinstance(answer, s.LastSessionInfoResponse):
+            self.damaged.pop(replica.node, None)
+            return answer
+        copy = yield (replica.node, s.Repair, RepairStep.LOOK)
+        if not isinstance(copy, s.Repaired) or copy.state == CopyState.SOUND:
+            self._fail(replica, "no answer" if answer is None else str(answer.message))
+            yield None
+        self.damaged[replica.node] = copy.fault
+        member = self._members.get(replica.node)
+        replica.partial = copy.state == CopyState.DAMAGED and member == Member(copy.session, UNRESOLVED)
+        self._resolve()
+        while not self.open:  # until then nobody knows whether a majority can do without it
+            yield None
+        voters = self._voters()
+        proven = len(voters) >= self._quorum
+        if proven and copy.state == CopyState.DAMAGED:
+            proven = yield from self._equal(voters)
+        if not proven:
+            self._fail(replica, copy.fault)
+            yield None
+        replica.rebuilding, replica.partial = True, False
+        yield from self._own(replica, s.Repair, RepairStep.BEGIN)
+        return (yield from self._own(replica, s.LastSessionInfoRequest, False))
+
+    def _verify(self, replica: Replica) -> Work:
+        """Compare a rebuilt copy with those of a majority; only then it counts."""
+        yield from self._catch_up(replica, self.hwm)
+        voters = self._voters()
+        equal = len(voters) >= self._quorum and (yield from self._equal([replica.node, *voters]))
+        if not equal:
+            yield from self._own(replica, s.Repair, RepairStep.ANEW)
+            self._fail(replica, "what was copied is not what the others have")
+            yield None
+        yield from self._own(replica, s.Repair, RepairStep.DONE)
+        replica.rebuilding = False
+        self.damaged.pop(replica.node, None)
+
+    def _voters(self) -> list[str]:
+        return [node for node, replica in self._replicas.items() if replica.voting]
+
+    def _equal(self, nodes: Sequence[str]) -> Generator[Step, Any, bool]:
+        """Let nodes read, and check, all that is committed by now: whether all have it, and the same."""
+        txid, last = self.keeping.first, self.hwm
+        while txid <= last:
+            count, heads = min(s.RECORDS_MAX, last - txid + 1), None
+            for node in nodes:
+                answer = yield (node, s.RecordHeaderListRequest, txid, count)
+                if txid < self.keeping.first:  # dropped since it was asked for
+                    count = self.keeping.first - txid
+                    break
+                if not isinstance(answer, s.RecordHeaderListResponse) or not answer.records:
+                    return False
+                count = min(count, len(answer.records))
+                if heads is not None and heads[:count] != answer.records[:count]:
+                    return False
+                heads = answer.records
+            txid += count
+        return True
+
+    def _catch_up(self, replica: Replica, target: int) -> Work:
+        while replica.hwm < target:
+            sources = holders(self._replicas.values(), self._up, replica.hwm + 1)
+            if not sources or not (yield from self._copy(replica, sources[0], target)):
+                yield None
+
+    def _drop(self, replica: Replica) -> Work:
+        """Let the replica give up what is below the start, and begin there if it holds less; if not, it may keep it."""
+        answer = yield (replica.node, s.Retain, *self.keeping.retained)
+        if isinstance(answer, s.Retained):
+            replica.hwm = max(replica.hwm, answer.last)
+        elif answer is None or replica.hwm + 1 < self.keeping.first:
+            self._fail(replica, "no answer" if answer is None else str(answer.message))
+            yield None
+
+    def _copy(self, replica: Replica, source: str, target: int) -> Generator[Step, Any, bool]:
+        """Copy one message of records from ``source``; false if there were none."""
+        if replica.hwm + 1 < self.keeping.first:
+            yield from self._drop(replica)
+            return True
+        wanted = min(COPY_RECORDS, target - replica.hwm)
+        answer = yield (source, s.RecordListRequest, replica.hwm + 1, wanted)
+        if replica.hwm + 1 < self.keeping.first:  # dropped since they were asked for
+            return True
+        if not isinstance(answer, s.RecordListResponse) or not answer.records:
+            self._fail(self._replicas[source], "records cannot be read")
+            return False
+        yield from self._own(replica, s.Append, answer.records[:wanted], False)
+        replica.hwm += len(answer.records[:wanted])
+        return True
