@@ -62,6 +62,7 @@ class LogTest(RaftTest):
             "servers": {"replicas": 2},
             "storage": {"nodes": NODES, "size": "64Mi"},
             "metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": SESSION},
+            "clients": {"authentication": "Certificate"},
             **QUICK,
             "rollout": {**QUICK["rollout"], "strategy": strategy},
         }
@@ -256,9 +257,10 @@ async def traced(ledger: LogTest) -> None:
 
 async def reads_beside(ledger: LogTest, log: Waltz) -> None:
     """While its rollout is held, a server of the next generation reads what the owners have, and takes no append."""
-    authority = base64.b64decode((await ledger.kube.get(SECRETS, "q-client", ledger.namespace))["data"]["ca.crt"])
+    data = (await ledger.kube.get(SECRETS, "q-client", ledger.namespace))["data"]
+    files = [base64.b64decode(data[name]).decode() for name in ("ca.crt", "tls.crt", "tls.key")]
     owner = (await log.partitions())[0].server or ""
-    link = await Link.connect(parse_address(owner.replace("-g1", "-g2")), trusting(authority.decode()), 1)
+    link = await Link.connect(parse_address(owner.replace("-g1", "-g2")), trusting(*files), 1)
     try:
         for partition in range(PARTITIONS):
             numbers = (ReqId(1, 1, partition, number) for number in count())

@@ -39,8 +39,9 @@ class WaltzClients:
         try:
             data = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
             # Of another uid it is a resource that was deleted and made again: another log.
-            made_of = (document["metadata"]["uid"], data["servers"], data.get("ca.crt", ""))
-            tls = trusting(made_of[2]) if made_of[2] else None
+            pair = data.get("tls.crt", ""), data.get("tls.key", "")
+            made_of = (document["metadata"]["uid"], data["servers"], data.get("ca.crt", ""), *pair)
+            tls = trusting(made_of[2], *pair) if made_of[2] else None
             log = Waltz(made_of[1].split(), tls=tls, patience=PATIENCE_S)
         except (KeyError, ValueError, binascii.Error, ssl.SSLError) as error:
             raise Unavailable(f"Secret {name}-client is damaged: {error}. {_waits(name)}") from error

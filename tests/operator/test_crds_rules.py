@@ -98,6 +98,22 @@ async def test_what_cannot_be_is_refused_with_its_field(cluster: Cluster, spec: 
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize("mode", ["SelfSigned", "Secret", "Disabled"])
+async def test_a_log_asks_for_certificates_only_where_the_operator_issues_them(cluster: Cluster, mode: str) -> None:
+    tls = {"mode": mode, **({"secretName": "mine"} if mode == "Secret" else {})}
+    spec = {
+        "metadata": {"raftClusterRef": {"name": "registry"}},
+        "clients": {"authentication": "Certificate"},
+        "tls": tls,
+    }
+    body = {"metadata": {"name": "ledger", "namespace": "default"}, "spec": spec}
+    if mode == "SelfSigned":
+        await cluster.create("waltzclusters.pavane.dev", body)
+        return
+    with pytest.raises(ApiError, match=r"needs tls\.mode SelfSigned"):
+        await cluster.create("waltzclusters.pavane.dev", body)
+
+
 @pytest.mark.parametrize(
     ("retention", "said"),
     [

@@ -30,7 +30,7 @@ from pavane_operator.crds.waltzcluster import WaltzClusterSpec, WaltzClusterStat
 from pavane_operator.kinds.raft.keys import generated
 from pavane_operator.kinds.waltz.copies import Faults, Told, told_in
 from pavane_operator.kinds.waltz.facts import SET_ROLLOUT, Registry, facts
-from pavane_operator.kinds.waltz.render import WaltzRenderer
+from pavane_operator.kinds.waltz.render import WaltzRenderer, clients
 from pavane_operator.plan.model import GENERATION_LABEL, TEMPLATE_ANNOTATION, Child, Manifest, Resource, Writers
 from tests.operator.test_render_raft import DEFAULTS, UID, stored
 
@@ -128,6 +128,30 @@ def test_storage_nodes_restart_only_for_what_concerns_them() -> None:
     assert mark(resource(servers={"replicas": 5}), 2) == plain
     assert mark(resource(image="other"), 2) != plain
     assert mark(resource(storage={"resources": {"limits": {"memory": "1Gi"}}}), 2) != plain
+
+
+def test_clients_are_asked_for_certificates_where_the_resource_says_so_alone(tmp_path: Path) -> None:
+    plain, of = resource(1, 2), resource(1, 2, clients={"authentication": "Certificate"})
+    assert pod_fields(of.spec).keys() - pod_fields(plain.spec).keys() == {"clients"}, "no log of before is rolled out"
+    assert (clients(plain), clients(of)) == ((), ("client",))
+    config, _, servers = RENDERER.generation(of, revision(of, 2))
+    settings = WaltzServerSettings.model_validate(ours(servers, config, tmp_path))
+    assert settings.waltz_clients == Path("/etc/pavane/clients")
+    config, _, servers = RENDERER.generation(plain, revision(plain, 2))
+    assert WaltzServerSettings.model_validate(ours(servers, config, tmp_path)).waltz_clients is None
+    assert RENDERER.standing(of, revision(of, 2)) == RENDERER.standing(plain, revision(plain, 2))
+
+    assert "Secret ledger-client" not in shared(of), "nobody could connect with it"
+    encoded = {name: base64.b64encode(name.encode()).decode() for name in ("ca.crt", "client.crt", "client.key")}
+    found = shared(of, {**READY, "ledger-clients": {"data": encoded}})
+    assert found["ConfigMap ledger-clients"].body["data"] == {"ca.crt": "ca.crt"}
+    data = {name: base64.b64decode(value) for name, value in found["Secret ledger-client"].body["data"].items()}
+    assert data == {
+        "servers": b"ledger.data.svc:55180\n",
+        "ca.crt": b"authority",
+        "tls.crt": b"client.crt",
+        "tls.key": b"client.key",
+    }
 
 
 def test_servers_get_the_keys_of_a_client_and_applications_none(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from pavane.compute.certificates import dns_names
 from pavane_operator.crds.raftcluster import RaftClusterSpec
@@ -42,9 +43,11 @@ class Store:
         self.children: dict[str, Child] = {}
         self.now = NOW
         self.writes: list[str] = []
+        self.clients: tuple[str, ...] = ()
 
     def look(self) -> Tls:
-        return look(self.resource, self.children.values(), IDENTITY, None, self.now)
+        identity = replace(IDENTITY, clients=self.clients)
+        return look(self.resource, self.children.values(), identity, None, self.now)
 
     def settle(self) -> Tls:
         """Do what is to be done until nothing is."""
@@ -157,6 +160,51 @@ def test_what_was_damaged_by_hand_is_made_anew(secret: str, key: str) -> None:
     assert seen.credentials is not None
     authority = x509.load_pem_x509_certificate(store.data("queue-ca")["tls.crt"])
     store.certificate().verify_directly_issued_by(authority)
+
+
+def test_clients_have_an_authority_of_their_own_and_each_a_certificate_for_one_end() -> None:
+    store = Store()
+    store.settle()
+    assert "queue-clients" not in store.children
+    store.clients = ("client", "billing")
+    store.settle()
+    issued, pods = store.data("queue-clients"), store.data("queue-tls")
+    assert issued["ca.crt"] != pods["ca.crt"]
+    assert issued["ca.crt"] == store.data("queue-clients-ca")["tls.crt"]
+    for name in store.clients:
+        found = x509.load_pem_x509_certificate(issued[f"{name}.crt"])
+        assert (found.subject.rfc4514_string(), dns_names(found)) == (f"CN={name}", (name,))
+        usage = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
+        found.verify_directly_issued_by(x509.load_pem_x509_certificate(issued["ca.crt"]))
+    store.clients = ("client", "audit")
+    store.settle()
+    now = store.data("queue-clients")
+    assert now["client.crt"] == issued["client.crt"]
+    assert {"audit.crt", "audit.key"} <= now.keys()
+    assert "billing.key" not in now
+
+
+def test_while_an_authority_of_clients_is_replaced_each_of_them_counts() -> None:
+    store = Store(duration="240h", renewBefore="48h")
+    store.clients = ("client", "billing")
+    store.settle()
+    first = store.data("queue-clients-ca")["tls.crt"]
+    trusted = []
+    for _ in range(60):
+        store.now += DAY
+        store.settle()
+        for name in store.clients:
+            data = store.data("queue-clients")
+            found = x509.load_pem_x509_certificate(data[f"{name}.crt"])
+            assert found.not_valid_after_utc > store.now
+            assert found.issuer in {one.subject for one in authorities_in(data["ca.crt"])}
+        trusted.append(len(authorities_in(store.data("queue-clients")["ca.crt"])))
+        if trusted[-1] == 2:
+            store.now += SPREAD
+            store.settle()
+    assert set(trusted) == {1, 2}
+    assert first not in store.data("queue-clients")["ca.crt"]
 
 
 def test_names_of_the_user_are_added() -> None:

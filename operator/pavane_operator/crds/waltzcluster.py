@@ -1,5 +1,6 @@
 """`WaltzCluster`: a partitioned log with locks (docs/specs/operator.md 1.6)."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import ConfigDict, Field
@@ -133,12 +134,31 @@ class Retention(Model):
     """How much a partition takes on each storage node; at least 1Mi. It may be more by what comes within 10 seconds."""
 
 
+class Authentication(StrEnum):
+    """What a client has to show on the client port."""
+
+    CERTIFICATE = "Certificate"
+    NONE = "None"
+
+
+class Clients(Model):
+    """Who may connect to the client port."""
+
+    authentication: Authentication = Field(json_schema_extra=marked(Mark.POD))
+    """Certificate: clients show one that the operator issued for this log; Secret `{name}-client` has it. None: whoever
+    reaches the port may read, append and trim."""
+
+
 class WaltzClusterSpec(CommonSpec):
     """A partitioned log whose appends are checked against locks before they commit."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
             rule("has(self.clusterName) == has(oldSelf.clusterName)", "clusterName cannot be changed"),
+            rule(
+                "!has(self.clients) || self.clients.authentication == 'None' || self.tls.mode == 'SelfSigned'",
+                "clients.authentication Certificate needs tls.mode SelfSigned: the operator issues the certificates",
+            ),
         )
     )
 
@@ -210,8 +230,15 @@ class WaltzClusterSpec(CommonSpec):
         ),
     )
     """How much of each partition is kept; if absent, all."""
+    clients: Clients | None = Field(default=None, json_schema_extra=marked(Mark.POD))
+    """Who may connect to the client port; if absent, whoever reaches it."""
     deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.RETAIN, json_schema_extra=marked(Mark.CONTROL))
     """Whether the volumes of the storage nodes are kept when the resource is deleted."""
+
+    @property
+    def certifies_clients(self) -> bool:
+        """Whether the operator issues certificates to clients."""
+        return self.clients is not None and self.clients.authentication is Authentication.CERTIFICATE
 
 
 class PartitionCounts(StatusModel):

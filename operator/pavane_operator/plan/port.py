@@ -1,6 +1,6 @@
 """The port that each kind implements; the planner and runtime know nothing else of it (docs/specs/operator.md 3)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -124,6 +124,9 @@ class Kind:
     all at once."""
     followers: frozenset[str] = frozenset()
     """Roles of a generation whose pods are led by those of its other role, not by the operator."""
+    clients: Callable[[Resource], tuple[str, ...]] = lambda _: ()
+    """Those of a resource that get a certificate of its second authority, which only ports for clients trust: the
+    renderer's `references` names the Secret with all of them (`tls.names.issued_secret`)."""
     trusts_others: bool = False
     """Whether its pods speak TLS with those of other resources of the kind: `references` then also holds the
     certificates that the operator keeps for those of the namespace, each as `Secret/name`."""

@@ -292,7 +292,7 @@ class Reconciler:
         targets = self._targets(resource.namespace, self._kind.definition.targets(body))
         named = (*renderer.references(resource, targets), *(() if tls_name is None else (tls_name,)))
         references = await self._references.read(resource.namespace, named)
-        identity = Identity(renderer.labels(resource), renderer.dns_names(resource))
+        identity = Identity(renderer.labels(resource), renderer.dns_names(resource), self._kind.clients(resource))
         given = None if tls_name is None else references.get(tls_name)
         tls = look(resource, children, identity, given, self._shared.now())
         self._streams.context.secured = tls.secured

@@ -23,6 +23,7 @@ READ_MAX = 1024
 """Pairs whose reading is remembered, two of each resource: each plan reads them, which took half a millisecond."""
 BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 """One certificate serves pods and their operator: both belong to the resource."""
+CLIENT_END = (ExtendedKeyUsageOID.CLIENT_AUTH,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,14 @@ def new_authority(name: str, now: datetime, life: timedelta) -> Pair:
     return _pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def new_certificate(authority: Pair, names: Sequence[str], now: datetime, life: timedelta) -> Pair:
-    """A certificate for these DNS names, for both ends of a connection, signed by `authority`."""
+def new_certificate(
+    authority: Pair,
+    names: Sequence[str],
+    now: datetime,
+    life: timedelta,
+    ends: Sequence[x509.ObjectIdentifier] = BOTH_ENDS,
+) -> Pair:
+    """A certificate for these DNS names, for these `ends` of a connection, signed by `authority`."""
     signer = x509.load_pem_x509_certificate(authority.certificate)
     signing_key = serialization.load_pem_private_key(authority.key, None)
     if not isinstance(signing_key, ec.EllipticCurvePrivateKey):
@@ -58,7 +65,7 @@ def new_certificate(authority: Pair, names: Sequence[str], now: datetime, life: 
         _builder(_subject(names[0]), signer.subject, key.public_key(), now, life)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(BOTH_ENDS), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(ends), critical=False)
         .add_extension(alternatives, critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)  # type: ignore[arg-type]
     )

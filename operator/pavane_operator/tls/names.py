@@ -8,6 +8,16 @@ def authority_secret(resource: str) -> str:
     return f"{resource}-ca"
 
 
+def client_authority_secret(resource: str) -> str:
+    """The Secret with the authority of a resource's clients, which no pod sees."""
+    return f"{resource}-clients-ca"
+
+
+def issued_secret(resource: str) -> str:
+    """The Secret with all that is issued to clients, which no pod sees: `ca.crt`, and `{client}.crt` and `.key`."""
+    return f"{resource}-clients"
+
+
 def certificate_secret(resource: str, tls: TlsSpec) -> str:
     """The Secret that pods mount: the one that the user gives, or ours."""
     return tls.secret_name or f"{resource}-tls"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
+
+from cryptography.x509 import ObjectIdentifier
 
 from pavane.compute.certificates import dns_names, expected_name
 from pavane.compute.tls import StageCredentials
@@ -27,6 +29,8 @@ from pavane_operator.plan.model import (
     Resource,
 )
 from pavane_operator.tls.certificates import (
+    BOTH_ENDS,
+    CLIENT_END,
     CLOCK_SKEW,
     Pair,
     authorities_in,
@@ -37,13 +41,15 @@ from pavane_operator.tls.certificates import (
     new_authority,
     new_certificate,
 )
-from pavane_operator.tls.issue import AUTHORITY_LIVES, Authority, Due, Leaf, Terms, due
-from pavane_operator.tls.names import authority_secret, certificate_secret
+from pavane_operator.tls.issue import AUTHORITY_LIVES, Authority, Leaf, Terms, due
+from pavane_operator.tls.names import authority_secret, certificate_secret, client_authority_secret, issued_secret
 
 FORMER_CERTIFICATE_KEY = "former.crt"
 FORMER_KEY_KEY = "former.key"
 """In `{name}-ca`: the authority that is being replaced."""
 NOTHING_GIVEN = Certificates()
+OWN = "tls"
+"""Stem of CERTIFICATE_FILE and KEY_FILE."""
 SECRET_TYPE = "kubernetes.io/tls"  # noqa: S105 - of Secrets that hold `tls.crt` and `tls.key`
 
 
@@ -64,6 +70,19 @@ class Identity:
 
     labels: Mapping[str, str]
     names: tuple[str, ...]
+    clients: tuple[str, ...] = ()
+    """Those that get a certificate of the second authority."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Issuing:
+    """An authority, and the Secret with what it signs: a certificate for the names of each stem of files."""
+
+    authority: str
+    published: str
+    type: str
+    wanted: Mapping[str, tuple[str, ...]]
+    ends: Sequence[ObjectIdentifier]
 
 
 def look(
@@ -111,32 +130,66 @@ def _not_ready(message: str, known: Certificates = NOTHING_GIVEN) -> Tls:
 
 
 def _self_signed(resource: Resource, children: tuple[Child, ...], identity: Identity, now: datetime) -> Tls:
-    authority_child = find(children, "Secret", authority_secret(resource.name))
-    certificate_child = find(children, "Secret", certificate_secret(resource.name, resource.spec.tls))
-    pairs = _authorities(authority_child)
-    published = {} if certificate_child is None else _data(certificate_child.body)
-    leaf = Pair(published.get(CERTIFICATE_FILE, b""), published.get(KEY_FILE, b""))
-    bundle = published.get(AUTHORITIES_FILE, b"")
     spec = resource.spec.tls
-    terms = Terms(
-        names=tuple(dict.fromkeys((*identity.names, *spec.dns_names))),
-        duration=parse_duration(spec.duration),
-        renew_before=parse_duration(spec.renew_before),
+    names = tuple(dict.fromkeys((*identity.names, *spec.dns_names)))
+    own = _Issuing(
+        authority_secret(resource.name), certificate_secret(resource.name, spec), SECRET_TYPE, {OWN: names}, BOTH_ENDS
     )
-    seen = [Authority(one, _certificate(pair).not_valid_after_utc) for one, pair in pairs.items()]
-    decided = due(seen, _leaf(leaf, bundle, pairs), terms, now)
+    issuing = [own]
+    if identity.clients:
+        # An authority of their own: who has one of these certificates is no pod of the resource, to nobody.
+        wanted = {client: (client,) for client in identity.clients}
+        theirs = client_authority_secret(resource.name), issued_secret(resource.name)
+        issuing.append(_Issuing(*theirs, "Opaque", wanted, CLIENT_END))
+    decided = [_issued(resource, children, identity, each, now) for each in issuing]
+    plan = Certificates(
+        tuple(action for each in decided for action in each.actions),
+        min((each.again_at for each in decided if each.again_at is not None), default=None),
+    )
+    published = _published(children, own)
+    leaf, bundle = _pair_in(published, OWN), published.get(AUTHORITIES_FILE, b"")
     credentials = _credentials(leaf, bundle) if certificate_in(leaf) is not None and bundle else None
-    actions: tuple[CreateChild | ApplyChild, ...] = ()
-    if decided.authority or decided.forget:
-        data = _next_authorities(resource, pairs, decided, terms, now)
-        actions = (_put(resource, authority_secret(resource.name), identity, data, authority_child),)
-    elif decided.signer is not None:
-        made = new_certificate(pairs[decided.signer], terms.names, now, terms.duration)
-        trusted = b"".join(pair.certificate for pair in pairs.values())
-        data = {CERTIFICATE_FILE: made.certificate, KEY_FILE: made.key, AUTHORITIES_FILE: trusted}
-        name = certificate_secret(resource.name, spec)
-        actions = (_put(resource, name, identity, data, certificate_child),)
-    return Tls(Certificates(actions, decided.again_at), secured=True, credentials=credentials)
+    return Tls(plan, secured=True, credentials=credentials)
+
+
+def _issued(
+    resource: Resource, children: tuple[Child, ...], identity: Identity, issuing: _Issuing, now: datetime
+) -> Certificates:
+    authority_child = find(children, "Secret", issuing.authority)
+    pairs = _authorities(authority_child)
+    published = _published(children, issuing)
+    bundle = published.get(AUTHORITIES_FILE, b"")
+    duration, before = parse_duration(resource.spec.tls.duration), parse_duration(resource.spec.tls.renew_before)
+    seen = [Authority(one, _certificate(pair).not_valid_after_utc) for one, pair in pairs.items()]
+    dues = {
+        stem: due(seen, _leaf(_pair_in(published, stem), bundle, pairs), Terms(names, duration, before), now)
+        for stem, names in issuing.wanted.items()
+    }
+    signers = {stem: each.signer for stem, each in dues.items() if each.signer is not None}
+    again_at = min((each.again_at for each in dues.values() if each.again_at is not None), default=None)
+    replaced = any(each.authority for each in dues.values())
+    if replaced or all(each.forget for each in dues.values()):
+        data = _next_authorities(resource, pairs, duration, now, forget=not replaced)
+        action = _put(resource, issuing.authority, SECRET_TYPE, identity, data, authority_child)
+        return Certificates((action,), again_at)
+    if not signers:
+        return Certificates(again_at=again_at)
+    data = {name: value for name, value in published.items() if name.rpartition(".")[0] in issuing.wanted}
+    for stem, signer in signers.items():
+        made = new_certificate(pairs[signer], issuing.wanted[stem], now, duration, issuing.ends)
+        data |= {f"{stem}.crt": made.certificate, f"{stem}.key": made.key}
+    data[AUTHORITIES_FILE] = b"".join(pair.certificate for pair in pairs.values())
+    present = find(children, "Secret", issuing.published)
+    return Certificates((_put(resource, issuing.published, issuing.type, identity, data, present),), again_at)
+
+
+def _published(children: tuple[Child, ...], issuing: _Issuing) -> dict[str, bytes]:
+    child = find(children, "Secret", issuing.published)
+    return {} if child is None else _data(child.body)
+
+
+def _pair_in(published: Mapping[str, bytes], stem: str) -> Pair:
+    return Pair(published.get(f"{stem}.crt", b""), published.get(f"{stem}.key", b""))
 
 
 def _authorities(child: Child | None) -> dict[str, Pair]:
@@ -172,21 +225,26 @@ def _leaf(pair: Pair, bundle: bytes, authorities: Mapping[str, Pair]) -> Leaf | 
 
 
 def _next_authorities(
-    resource: Resource, pairs: Mapping[str, Pair], decided: Due, terms: Terms, now: datetime
+    resource: Resource, pairs: Mapping[str, Pair], duration: timedelta, now: datetime, *, forget: bool
 ) -> dict[str, bytes]:
     newest = list(pairs.values())[-1] if pairs else None
-    if newest is not None and decided.forget:
+    if newest is not None and forget:
         return {CERTIFICATE_FILE: newest.certificate, KEY_FILE: newest.key}
-    made = new_authority(f"{resource.namespace}/{resource.name}", now, AUTHORITY_LIVES * terms.duration)
+    made = new_authority(f"{resource.namespace}/{resource.name}", now, AUTHORITY_LIVES * duration)
     former = {} if newest is None else {FORMER_CERTIFICATE_KEY: newest.certificate, FORMER_KEY_KEY: newest.key}
     return {**former, CERTIFICATE_FILE: made.certificate, KEY_FILE: made.key}
 
 
 def _put(
-    resource: Resource, name: str, identity: Identity, data: Mapping[str, bytes], present: Child | None
+    resource: Resource,
+    name: str,
+    secret_type: str,
+    identity: Identity,
+    data: Mapping[str, bytes],
+    present: Child | None,
 ) -> CreateChild | ApplyChild:
     body = owned(resource, "v1", "Secret", name, identity.labels)
-    body["type"] = SECRET_TYPE
+    body["type"] = secret_type
     body["data"] = {key: base64.b64encode(value).decode() for key, value in data.items()}
     manifest = Manifest.of(body, create_only=present is None)
     return CreateChild(manifest) if present is None else ApplyChild(manifest, present.resource_version)

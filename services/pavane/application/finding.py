@@ -18,6 +18,7 @@ from pavane.application import forwarding
 from pavane.raft.curve import CurveKeys
 from pavane.raft.keys import RaftKeys, ident_of
 from pavane.runtime import names
+from pavane.runtime.certificates import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE
 from pavane.runtime.local import nearest_local
 
 VARIABLE = "PAVANE_CONNECTION"
@@ -28,8 +29,8 @@ MOUNTED = Path("/var/run/secrets/pavane.dev")
 ROOT_VARIABLE = "PAVANE_ROOT"
 """What a pod of a local cluster finds its mounts below."""
 FILE = "connection.json"
-SERVERS_FILE, AUTHORITY_FILE = "servers", "ca.crt"
-"""What a log's Secret for applications holds."""
+SERVERS_FILE = "servers"
+"""What a log's Secret for applications holds beside authority, certificate and key."""
 HOSTS = "hosts"
 ASK_S = 2.0
 PORT_NAME = "raft"
@@ -77,7 +78,8 @@ class Connection:
 class LogConnection:
     """A log's servers, and whom they show a certificate of; ``None`` for one without TLS.
 
-    ``hosts`` is the file with the addresses of a local cluster; ``cluster`` is that where ports have to be forwarded.
+    ``certificate`` and ``key`` are what the client shows, if it has to. ``hosts`` is the file with the addresses of a
+    local cluster; ``cluster`` is that where ports have to be forwarded.
     """
 
     name: str
@@ -85,11 +87,16 @@ class LogConnection:
     authority: str | None = None
     hosts: Path | None = None
     cluster: forwarding.Cluster | None = None
+    certificate: str | None = None
+    key: str | None = field(default=None, repr=False)
+    folder: Path | None = None
+    """Where authority, certificate and key are kept up to date; then they count as they are there."""
 
     def text(self) -> str:
         """Return it as JSON on one line, without ``cluster``."""
         hosts = None if self.hosts is None else str(self.hosts)
         document = {"name": self.name, "servers": self.servers, "authority": self.authority, "hosts": hosts}
+        document |= {"certificate": self.certificate, "key": self.key}
         return json.dumps({key: value for key, value in document.items() if value is not None})
 
     @classmethod
@@ -99,7 +106,9 @@ class LogConnection:
             document = json.loads(text)
             hosts = document.get("hosts")
             servers = tuple(document["servers"])
-            return cls(document["name"], servers, document.get("authority"), None if hosts is None else Path(hosts))
+            hosts = None if hosts is None else Path(hosts)
+            pair = document.get("certificate"), document.get("key")
+            return cls(document["name"], servers, document.get("authority"), hosts, None, *pair)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CannotConnect(
                 f"Keys: {place} holds no connection to a log ({error!r}): `pavane connection waltz/NAME -o file` "
@@ -112,7 +121,8 @@ class LogConnection:
         servers = tuple(data.get(SERVERS_FILE, "").split())
         if not servers:
             raise CannotConnect(f"Quorum: {name} has no servers yet: `pavane why waltz/{name}` says what it waits for")
-        return cls(name, servers, data.get(AUTHORITY_FILE), **way)
+        certificate, key = data.get(CERTIFICATE_FILE), data.get(KEY_FILE)
+        return cls(name, servers, data.get(AUTHORITIES_FILE), certificate=certificate, key=key, **way)
 
 
 def find(name: str, namespace: str | None = None) -> Connection:
@@ -136,8 +146,7 @@ def find_log(name: str, namespace: str | None = None) -> LogConnection:
         return _checked(LogConnection.parse(given, LOG_VARIABLE), name, LOG_VARIABLE)
     mounted = _mounted(name)
     if (mounted / SERVERS_FILE).is_file():
-        held = {each: _read(mounted / each) for each in (SERVERS_FILE, AUTHORITY_FILE) if (mounted / each).exists()}
-        return LogConnection.of(name, held)
+        return LogConnection.of(name, {SERVERS_FILE: _read(mounted / SERVERS_FILE)}, folder=mounted)
     path = _kubeconfig(name, LOG_VARIABLE)
     with _cluster(path, namespace, LOG_VARIABLE) as (http, place):
         if _get(http, f"/apis/pavane.dev/v1alpha1/namespaces/{place}/waltzclusters/{name}") is None:

@@ -13,7 +13,7 @@ from pavane.application.blocking import Blocking
 from pavane.application.finding import CannotConnect, LogConnection, addresses_in, find_log
 from pavane.application.forwarding import Address, Forwards
 from pavane.runtime import names
-from pavane.runtime.certificates import trusting
+from pavane.runtime.certificates import client_of, trusting
 from pavane.waltz.client import Closed, Consumer, Lock, Transaction, Unavailable, View, Waltz
 from pavane.waltz.client.waltz import PATIENCE_SECONDS
 
@@ -26,7 +26,11 @@ class Log(Waltz):
     def __init__(self, found: LogConnection, patience: float) -> None:
         self._forwards = None if found.cluster is None else Forwards(found.cluster)
         route = self._forwards or (None if found.hosts is None else _listed(found.hosts))
-        tls = None if found.authority is None else trusting(found.authority)
+        if found.folder is not None:
+            tls = client_of(found.folder)
+        else:
+            pair = found.certificate or "", found.key or ""
+            tls = None if found.authority is None else trusting(found.authority, *pair)
         super().__init__(found.servers, tls=tls, patience=patience, route=route)
 
     async def __aenter__(self) -> Self:
@@ -68,7 +72,7 @@ async def connect_log(
         raise CannotConnect(f"Address: {found.cluster.kubeconfig} needs kubectl, which forwards ports: install it")
     try:
         log = Log(found, patience)
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise CannotConnect(f"Keys: the connection to {found.name} is damaged: {error}") from error
     try:
         await log.open(timeout_s)

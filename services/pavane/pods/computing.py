@@ -18,8 +18,9 @@ from pavane.dataflow.ports import Engine as SqlEngine
 from pavane.dataflow.ports import Fenced
 from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, Engine
 from pavane.pods.staged import PodRole
+from pavane.runtime.certificates import client_of
 from pavane.runtime.settings import SettingsError
-from pavane.waltz.client import Unavailable, Waltz, trusting
+from pavane.waltz.client import Unavailable, Waltz
 
 AGAIN_S = 1.0  # until a log that did not answer is asked again
 
@@ -150,9 +151,7 @@ def log_of(settings: ComputeSettings) -> Waltz:
     """Return a client of the log. Raises ``OSError``."""
     folder = settings.waltz_client
     servers = (folder / "servers").read_text(encoding="utf-8").split()
-    authority = folder / "ca.crt"
-    tls = trusting(authority.read_text(encoding="utf-8")) if authority.exists() else None
-    return Waltz(servers, tls=tls)
+    return Waltz(servers, tls=client_of(folder))
 
 
 def make_clocks() -> Clocks:

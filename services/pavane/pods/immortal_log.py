@@ -19,8 +19,9 @@ from typing import Any, Self
 from pavane.ambrosia.errors import Fatal, FatalError
 from pavane.ambrosia.storage import CHECKPOINT, LOG, Place, Registry
 from pavane.ambrosia.tenure import FENCE, TERM, Tenure, read_fence, read_number
+from pavane.runtime.certificates import client_of
 from pavane.wal.files import Buffer, DiskFile, DiskFolder, Folder, read_file
-from pavane.waltz.client import Transaction, View, Waltz, WaltzError, trusting
+from pavane.waltz.client import Transaction, View, Waltz, WaltzError
 
 ENTRY = 0x414D4231  # header of our transactions
 LOCK = ("ambrosia.log", 0)
@@ -31,9 +32,7 @@ Change = list[Any]
 
 def client(folder: Path) -> Waltz:
     """Return a client of the log whose Secret is in ``folder``."""
-    authority = folder / "ca.crt"
-    tls = trusting(authority.read_text(encoding="utf-8")) if authority.exists() else None
-    return Waltz((folder / "servers").read_text(encoding="utf-8").split(), tls=tls)
+    return Waltz((folder / "servers").read_text(encoding="utf-8").split(), tls=client_of(folder))
 
 
 class PartitionFolder(DiskFolder):

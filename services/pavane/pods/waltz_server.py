@@ -17,6 +17,7 @@ from pavane.pods.waltz_adoption import adopt_if_asked
 from pavane.pods.waltz_metadata import store_of
 from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, WaltzConfig, WaltzServerSettings, load
 from pavane.pods.waltz_settings import metadata as metadata_of
+from pavane.runtime.certificates import AUTHORITIES_FILE
 from pavane.runtime.metrics import Metric
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
@@ -116,6 +117,13 @@ class WaltzPod(StagedPod[WaltzRole]):
         certificates = certificates_of(settings, process)
         self._storage_tls = certificates.dialling if certificates is not None else None
         self._adopting: asyncio.Task[None] | None = None
+        client_tls = certificates.open_port if certificates is not None else None
+        if settings.waltz_clients is not None:
+            # Apart from those for storage nodes, which trust the pods' authority alone.
+            known = certificates_of(settings, process, settings.waltz_clients / AUTHORITIES_FILE)
+            if known is None:
+                raise SettingsError("PAVANE_WALTZ_CLIENTS needs PAVANE_TLS: there are no certificates without TLS")
+            client_tls = known.mutual_port
         self._server = WaltzServer(
             ClusterConfig(
                 config.cluster_name,
@@ -129,7 +137,7 @@ class WaltzPod(StagedPod[WaltzRole]):
             self._store,
             advertise=f"{settings.waltz_host}:{SERVER_PORT}",
             generation=settings.generation,
-            client_tls=certificates.open_port if certificates is not None else None,
+            client_tls=client_tls,
             storage_tls=self._storage_tls,
             policy=Policy(config.retention_bytes, config.retention_age_ms),
         )

@@ -19,7 +19,7 @@ from pavane.raft.keys import RaftKeys
 from pavane.runtime.settings import SettingsError
 
 SERVER_PORT = 55180
-"""Clients connect here: TLS without a client certificate, unless the resource disables TLS."""
+"""Clients connect here: TLS with or without a certificate of the client, unless the resource disables TLS."""
 STORAGE_PORT = 55280
 """Servers connect here: mutual TLS."""
 ADMIN_PORT = 55281
@@ -39,6 +39,9 @@ class WaltzServerSettings(PodSettings):
     """The name under which clients and other pods reach this pod."""
     waltz_metadata: Path
     """Folder of the Secret `{name}-metadata`."""
+    waltz_clients: Path | None = None
+    """Folder of the ConfigMap `{name}-clients`, whose ``ca.crt`` clients need a certificate of; absent: they need none.
+    Whoever has one of the pods' own authority counts as well: servers, and the control plane."""
 
 
 class WaltzStorageSettings(PodSettings):

@@ -16,13 +16,16 @@ import logging
 import re
 import ssl
 import threading
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import NoReturn, Protocol, cast
 from weakref import WeakKeyDictionary
 
 CERTIFICATE_FILE, KEY_FILE, AUTHORITIES_FILE = "tls.crt", "tls.key", "ca.crt"
+EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 REFRESH_S = 10.0  # an authority that is removed counts for nobody within a minute; a look costs four calls of stat
 
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -47,10 +50,31 @@ class Files:
     authorities: bytes
 
 
+class _Handshake(ssl.SSLObject):
+    """Counts why a port refused who dialled it: asyncio tells that to nobody."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            cast("_Context", self.context).refused[_why(error)] += 1
+            raise
+
+
 class _Context(ssl.SSLContext):
     """One context of one generation of files."""
 
     generation = 0
+    sslobject_class = _Handshake
+    refused: Counter[str]
+
+
+def _why(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "expired" if error.verify_code == EXPIRED else "another authority"
+    return "none shown" if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE" else "no handshake"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +124,8 @@ class Certificates:
         self._lock = threading.Lock()
         self._seen: object = None
         self._fault = ""
+        self.refused = Counter[str]()
+        """Handshakes of ``mutual_port`` that failed, by reason."""
         self._connections: WeakKeyDictionary[Watched, tuple[tuple[bytes, ...], int]] = WeakKeyDictionary()
         seen = self._look()
         self._newest = self._load(seen, number=1)
@@ -195,9 +221,15 @@ class Certificates:
             mutual_port=_context(ssl.PROTOCOL_TLS_SERVER, pair, trusted, number),
             dialling=_context(ssl.PROTOCOL_TLS_CLIENT, pair, trusted, number),
         )
+        found.mutual_port.refused = self.refused
         if self._look() != seen:
             raise OSError("they changed again while they were read")
         return found
+
+
+def refused_by(port: ssl.SSLContext | None) -> Mapping[str, int]:
+    """Return how many handshakes of a ``mutual_port`` failed, by reason; none of other contexts."""
+    return port.owner.refused if isinstance(port, _Newest) else {}
 
 
 def watch(transport: asyncio.BaseTransport) -> None:
@@ -209,13 +241,30 @@ def watch(transport: asyncio.BaseTransport) -> None:
         newest.owner.watch(cast("asyncio.Transport", transport), (shown,) if shown else (), made.context.generation)
 
 
-def trusting(authority: str) -> ssl.SSLContext:
-    """Return a context that trusts servers with a certificate of ``authority`` (PEM) and shows none of its own.
+def trusting(authority: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
+    """Return a context that trusts servers with a certificate of ``authority``, and shows ``certificate``; all PEM.
 
     An authority belongs to one resource, so names are not compared. Raises ``ssl.SSLError`` for
-    what is no certificate.
+    what is no certificate, or not its key.
     """
-    return _context(ssl.PROTOCOL_TLS_CLIENT, None, "\n".join(_PEM.findall(authority)), 0)
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, None, "\n".join(_PEM.findall(authority)), 0)
+    if certificate:
+        with NamedTemporaryFile() as file:  # Python reads keys from files alone; nobody else may read this one
+            file.write(f"{certificate}\n{key}".encode())
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context
+
+
+def client_of(folder: Path) -> ssl.SSLContext | None:
+    """Return a context for clients with the files in ``folder``, followed if it has a pair; ``None`` without authority.
+
+    Raises ``OSError``.
+    """
+    if (folder / CERTIFICATE_FILE).exists():
+        return Certificates(folder).dialling
+    authority = folder / AUTHORITIES_FILE
+    return trusting(authority.read_text(encoding="utf-8")) if authority.exists() else None
 
 
 def chain_of(pem: Iterable[str]) -> tuple[bytes, ...]:
@@ -259,6 +308,7 @@ def issued(chain: tuple[bytes, ...], trusted: frozenset[bytes]) -> bool:
 def _context(protocol: int, pair: tuple[Path, Path] | None, trusted: str | None, generation: int) -> _Context:
     context = _Context(protocol)
     context.generation = generation
+    context.refused = Counter()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
     if pair is not None:

@@ -104,9 +104,11 @@ class Log:
         root: str = "/ledger",
         policy: Policy = KEEP_ALL,
         scrub_pause_s: float = SCRUB_PAUSE_S,
+        clients: Certificates | None = None,
     ) -> None:
         self.scrub_pause_s = scrub_pause_s
         self.certificates = certificates
+        self.clients = clients
         self.policy = policy
         self.folder = folder
         self.ports = free_ports(nodes)
@@ -141,7 +143,7 @@ class Log:
             self.metadata,
             advertise="127.0.0.1:0",
             generation=generation,
-            client_tls=tls.open_port if tls is not None else None,
+            client_tls=self.clients.mutual_port if self.clients else tls.open_port if tls is not None else None,
             storage_tls=tls.dialling if tls is not None else None,
             policy=self.policy,
         )
@@ -191,9 +193,10 @@ async def running_log(
     root: str = "/ledger",
     policy: Policy = KEEP_ALL,
     scrub_pause_s: float = SCRUB_PAUSE_S,
+    clients: Certificates | None = None,
 ) -> AsyncIterator[Log]:
     """Run a log until the test is over."""
-    log = Log(folder, partitions, nodes, certificates, metadata, root, policy, scrub_pause_s)
+    log = Log(folder, partitions, nodes, certificates, metadata, root, policy, scrub_pause_s, clients)
     await make_tree(log.metadata, log.config)
     try:
         for index in range(nodes):

@@ -3,7 +3,7 @@
 from pavane_operator.crds.waltzcluster import DEFINITION
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.waltz.promotion import BOOTSTRAP_STEPS, STEPS, WaltzPromotion
-from pavane_operator.kinds.waltz.render import WaltzRenderer
+from pavane_operator.kinds.waltz.render import WaltzRenderer, clients
 from pavane_operator.plan.port import Kind
 
 
@@ -14,5 +14,6 @@ def kind(defaults: RenderDefaults) -> Kind:
         steps=STEPS,
         bootstrap_steps=BOOTSTRAP_STEPS,
         renderer=WaltzRenderer(defaults),
+        clients=clients,
         promotion=WaltzPromotion,
     )

@@ -30,8 +30,13 @@ def metadata_secret(name: str) -> str:
 
 
 def client_secret(name: str) -> str:
-    """Name of the Secret for applications: where the servers are, and whom to trust."""
+    """Name of the Secret for applications: where the servers are, whom to trust, and what to show."""
     return f"{name}-client"
+
+
+def clients_map(name: str) -> str:
+    """Name of the ConfigMap with the authorities of clients, for servers."""
+    return f"{name}-clients"
 
 
 def root(resource: Resource, spec: WaltzClusterSpec) -> str:

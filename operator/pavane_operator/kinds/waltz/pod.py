@@ -10,6 +10,7 @@ from pavane_operator.objects import pods
 from pavane_operator.objects.pods import Inputs, Mount, variable
 
 METADATA_MOUNT = "/etc/pavane/metadata"
+CLIENTS_MOUNT = "/etc/pavane/clients"
 DATA_MOUNT = "/var/lib/pavane"
 
 
@@ -17,12 +18,20 @@ def server(inputs: Inputs, spec: WaltzClusterSpec) -> dict[str, Any]:
     """`spec.template` of the servers of a generation."""
     resource = inputs.resource
     host = names.SERVERS.headless_host(resource.name, resource.namespace, inputs.generation)
+    mounts = [Mount("metadata", METADATA_MOUNT, secret=names.metadata_secret(resource.name))]
+    environment = [
+        variable("PAVANE_WALTZ_HOST", f"$(POD_NAME).{host}"),
+        variable("PAVANE_WALTZ_METADATA", METADATA_MOUNT),
+    ]
+    if spec.certifies_clients:
+        mounts.append(Mount("clients", CLIENTS_MOUNT, config_map=names.clients_map(resource.name)))
+        environment.append(variable("PAVANE_WALTZ_CLIENTS", CLIENTS_MOUNT))
     return pods.template(
         inputs,
         names.SERVERS,
         (names.WALTZ_PORT,),
-        [Mount("metadata", METADATA_MOUNT, secret=names.metadata_secret(resource.name))],
-        [variable("PAVANE_WALTZ_HOST", f"$(POD_NAME).{host}"), variable("PAVANE_WALTZ_METADATA", METADATA_MOUNT)],
+        mounts,
+        environment,
         resources=spec.servers.resources,
     )
 

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
+from pavane.runtime.certificates import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration, parse_quantity
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
@@ -19,7 +20,7 @@ from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, network_policies
 from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
 from pavane_operator.plan.port import NOTHING
-from pavane_operator.tls.names import certificate_secret
+from pavane_operator.tls.names import certificate_secret, issued_secret
 
 KEPT_BY_REPAIRS = ("clusterName", "metadata", "partitions", "storage", "tls")
 """Fields that volumes and the metadata store depend on (2.13)."""
@@ -30,8 +31,9 @@ PORTS = Ports(
     control_plane=(names.WALTZ_PORT, OPS),
 )
 """Who may connect to which port."""
-AUTHORITIES_FILE = "ca.crt"
 SERVERS_FILE = "servers"
+APPLICATION = "client"
+"""The client whose certificate is in Secret `{name}-client`."""
 STANDING_GENERATION = 1
 """Number in the environment of pods that belong to no generation: it never changes, so that they need not either."""
 
@@ -43,9 +45,11 @@ class WaltzRenderer(BaseRenderer):
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
-        """The Secrets with the keys of the metadata store, and the certificate whose authority applications trust."""
+        """The Secrets with the keys of the metadata store, the certificate whose authority applications trust, and what
+        is issued to them."""
         own = () if _is_clear(resource) else (certificate_secret(resource.name, resource.spec.tls),)
-        return (*metadata.secrets(_spec(resource), targets), *own)
+        issued = (issued_secret(resource.name),) if _spec(resource).certifies_clients else ()
+        return (*metadata.secrets(_spec(resource), targets), *own, *issued)
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """`ReferenceNotReady` while the RaftCluster with the metadata cannot be used."""
@@ -76,8 +80,9 @@ class WaltzRenderer(BaseRenderer):
         return (*super().dns_names(resource), host, f"*.{host}")
 
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
-        """What all generations share: Secret `{name}-metadata` for servers, `{name}-client` for applications, ConfigMap
-        `{name}-live`, ServiceAccount, NetworkPolicies and PodDisruptionBudgets."""
+        """What all generations share: Secret `{name}-metadata` and ConfigMap `{name}-clients` for servers, Secret
+        `{name}-client` for applications, ConfigMap `{name}-live`, ServiceAccount, NetworkPolicies and
+        PodDisruptionBudgets."""
         spec, labels = _spec(resource), self.labels(resource)
         live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
         live["data"] = {LIVE_KEY: "{}\n"}
@@ -127,16 +132,28 @@ class WaltzRenderer(BaseRenderer):
             found.append(Manifest.of(store))
         except ValueError:
             pass  # `problems` tells it
-        data = {SERVERS_FILE: f"{resource.name}.{resource.namespace}.svc:{names.WALTZ_PORT.number}\n"}
-        client = owned(resource, "v1", "Secret", names.client_secret(resource.name), labels)
-        client |= {"type": "Opaque", "data": {name: _base64(value) for name, value in data.items()}}
+        data = {SERVERS_FILE: _base64(f"{resource.name}.{resource.namespace}.svc:{names.WALTZ_PORT.number}\n")}
         if not _is_clear(resource):
-            secret = references.get(certificate_secret(resource.name, resource.spec.tls)) or {}
-            authorities = (secret.get("data") or {}).get(AUTHORITIES_FILE)
+            authorities = _data(references, certificate_secret(resource.name, resource.spec.tls)).get(AUTHORITIES_FILE)
             if authorities is None:
                 return tuple(found)
-            client["data"][AUTHORITIES_FILE] = authorities
-        return (*found, Manifest.of(client))
+            data[AUTHORITIES_FILE] = authorities
+        issued = _data(references, issued_secret(resource.name))
+        if (trusted := issued.get(AUTHORITIES_FILE)) is not None:
+            known = owned(resource, "v1", "ConfigMap", names.clients_map(resource.name), labels)
+            found.append(Manifest.of(known | {"data": {AUTHORITIES_FILE: base64.b64decode(trusted).decode()}}))
+        for name in clients(resource):
+            if f"{name}.key" not in issued:
+                return tuple(found)
+            data |= {CERTIFICATE_FILE: issued[f"{name}.crt"], KEY_FILE: issued[f"{name}.key"]}
+        client = owned(resource, "v1", "Secret", names.client_secret(resource.name), labels)
+        found.append(Manifest.of(client | {"type": "Opaque", "data": data}))
+        return tuple(found)
+
+
+def clients(resource: Resource) -> tuple[str, ...]:
+    """Applications, all by one name."""
+    return (APPLICATION,) if _spec(resource).certifies_clients else ()
 
 
 def _spec(resource: Resource) -> WaltzClusterSpec:
@@ -146,6 +163,10 @@ def _spec(resource: Resource) -> WaltzClusterSpec:
 
 def _is_clear(resource: Resource) -> bool:
     return resource.spec.tls.mode is TlsMode.DISABLED
+
+
+def _data(references: Mapping[str, Any], name: str) -> Mapping[str, str]:
+    return (references.get(name) or {}).get("data") or {}
 
 
 def _base64(text: str) -> str:

@@ -14,6 +14,10 @@ from pavane.waltz.wire.frame import LOG_CLIENT
 
 CONNECT_SECONDS = 2.0  # until the Hello came; a stopped server's kernel still accepts
 VERSIONS = (5,)  # an append below V5 is answered by the feed only; this client does without a feed
+SHOW = (
+    "with clients.authentication a log lets in who shows a certificate that was issued for it, has not expired, and "
+    "whose authority still counts: `pavane connection waltz/NAME` prints one"
+)
 Address = tuple[str, int]
 Route = Callable[[Address], Awaitable[Address]]
 """Says where a server is reached now; raises ``OSError``."""
@@ -55,7 +59,13 @@ class Link(Stream):
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 at, at_port = await route(address) if route is not None else address
-                return await connect(lambda: cls(address, net_seq), f"{at}:{at_port}", tls, host)
+                try:
+                    return await connect(lambda: cls(address, net_seq), f"{at}:{at_port}", tls, host)
+                except ConnectionResetError as error:
+                    if tls is None:
+                        raise
+                    # With TLS 1.3 a client learns no sooner that its certificate is refused, and nothing more of it.
+                    raise ssl.SSLError(f"{error or 'it hung up'}; {SHOW}") from error
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"{host}:{port}: {str(error) or 'no answer in time'}") from error
 

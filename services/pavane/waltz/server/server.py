@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pavane.runtime.adapter import CoreAdapter
+from pavane.runtime.certificates import refused_by
 from pavane.runtime.metrics import Metric
 from pavane.waltz.aio import cluster
 from pavane.waltz.aio.cluster import ClusterConfig
@@ -157,6 +158,8 @@ class WaltzServer:
             Metric("pavane_waltz_clients", {}, len(self._clients)),
             Metric("pavane_waltz_partitions", {}, len(self.core.owned)),
         ]
+        for why, count in refused_by(self._client_tls).items():
+            found.append(Metric("pavane_waltz_refused_total", {"reason": why}, count))
         for number, one in sorted(self.core.owned.items()):
             labels = {"partition": str(number)}
             found += [
