@@ -7,12 +7,12 @@ are said. None of them depends on when it runs, so every tick is told apart by i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pavane.dataflow.plan import Aggregate, Group, Plan
-from pavane.dataflow.ports import DIFF, TIME, Column, Script, View
+from pavane.dataflow.plan import Aggregate, Group
+from pavane.dataflow.ports import DIFF, TIME, Column
 
 EXACT_DIGITS = 19
 """A decimal with more has two sums, of what is above and below its last 19 digits: 10^19 rows fit in 128 bits."""
@@ -33,20 +33,6 @@ MACROS = (
 _TYPES = {"STRING": "VARCHAR", "BINARY": "BLOB"}
 
 
-def covers(script: Script, view: View) -> bool:
-    """Whether the rules maintain a view; else `ViewFlow` does."""
-    if any(table.key for table in script.tables if table.name in view.tables):
-        return False
-    plan = Plan.decode(view.plan)
-    return all(_covered(part) for each in (plan, *(i.plan for i in plan.inner)) for part in each.union or (each,))
-
-
-def _covered(part: Plan) -> bool:
-    aggregates = part.group.aggregates if part.group is not None else ()
-    known = all(each.function in ("count", "sum", "avg") and not each.doubles for each in aggregates)
-    return known and not part.keys and part.top is None
-
-
 class Stage(Protocol):
     """A step that remembers. `table` is its state: the key columns, then what is summed up."""
 
@@ -56,8 +42,8 @@ class Stage(Protocol):
     def delta(self, source: str) -> str:
         """SELECT the partial sums of updates: the columns of the state, and `t`."""
 
-    def out(self, delta: str) -> str:
-        """SELECT the updates that follow from a delta which is not in the state yet."""
+    def out(self, delta: str, *, single: bool = False) -> str:
+        """SELECT the updates that follow from a delta, of a `single` tick or many, which is not in the state yet."""
 
     def contents(self, tick: int) -> str:
         """SELECT what the state says, as updates of one tick."""
@@ -101,11 +87,23 @@ class State:
         found = self.summed(self.table)
         return f"{found} HAVING n <> 0" if self.keys else found
 
-    def stepped(self, delta: str) -> str:
-        """SELECT of each key and tick of a delta the sums after it, and as `d_…` what came with it."""
+    def stepped(self, delta: str, *, single: bool = False) -> str:
+        """SELECT of each key and tick of a delta the sums after it, and as `d_…` what came with it.
+
+        With a `single` tick, which a step near the present has, that takes half of the time.
+        """
         same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM d.{name}" for name in self.key_names)
         before = f"{self.table} AS s SEMI JOIN {delta} AS d ON {same}" if same else f"{self.table} AS s"
         sums = [name for name, _ in self.sums]
+        if single:
+            old = ", ".join([*(f"s.{name}" for name in [*self.key_names, *sums]), "NULL AS t", *["0"] * len(sums)])
+            came = ", ".join([*self.key_names, *sums, "t", *sums])
+            names = ", ".join([*self.key_names, *sums, "t", *(f"d_{name}" for name in sums)])
+            added = [f"CAST(sum({of}{name}) AS {kind}) AS {of}{name}" for of in ("", "d_") for name, kind in self.sums]
+            made = ", ".join([*self.key_names, "CAST(max(t) AS BIGINT) AS t", *added])
+            by = f" GROUP BY {', '.join(self.key_names)}" if self.keys else ""
+            rows = f"WITH rows({names}) AS (SELECT {old} FROM {before} UNION ALL SELECT {came} FROM {delta})"
+            return f"SELECT * FROM ({rows} SELECT {made} FROM rows{by}) WHERE t IS NOT NULL"
         window = f"{'PARTITION BY ' + ', '.join(self.key_names) if self.keys else ''} ORDER BY t"
         run = [f"CAST(sum({n}) OVER w AS {kind}) AS {n}, {n} AS d_{n}" for n, kind in self.sums]
         prior = ", ".join([*(f"s.{name}" for name in self.key_names), "CAST(-1 AS BIGINT) AS t", *sums])
@@ -140,12 +138,12 @@ class Counts:
             f"FROM {source} GROUP BY ALL HAVING n <> 0"
         )
 
-    def out(self, delta: str) -> str:
+    def out(self, delta: str, *, single: bool = False) -> str:
         """See `Stage`."""
         if self._clamp == self.ALL:
             return f"SELECT {self._shown}, t AS {TIME}, n AS {DIFF} FROM {delta}"
         change = f"{self._clamp.format('n')} - {self._clamp.format('(n - d_n)')}"
-        stepped = self.state.stepped(delta)
+        stepped = self.state.stepped(delta, single=single)
         return (
             f"SELECT * FROM (SELECT {self._shown}, t AS {TIME}, {change} AS {DIFF} FROM ({stepped})) WHERE {DIFF} <> 0"
         )
@@ -159,7 +157,10 @@ class Counts:
 
 
 class Sums:
-    """Rows, values and sums of each group. Its changes are rows `c0`, `c1`, …: the keys, then the aggregates."""
+    """Rows, values and sums of each group. Its changes are rows `c0`, `c1`, …: the keys, then the aggregates.
+
+    Of aggregates that are no sums it has the number of values; what they are comes from `beside`, by their numbers.
+    """
 
     def __init__(self, table: str, group: Group, columns: Sequence[Column]) -> None:
         self.table = table
@@ -170,7 +171,7 @@ class Sums:
         for number, each in enumerate(group.aggregates):
             if each.argument is not None:
                 sums[f"a{number}"] = "BIGINT"
-                if each.function != "count":
+                if self._adds(each):
                     sums |= dict(self._parts(number, each))
         self.state = State(table, self._keys, tuple(sums.items()))
 
@@ -188,6 +189,10 @@ class Sums:
         kind = f"DECIMAL(38,{scale})" if self._is_decimal(each) else "HUGEINT"
         return [(f"s{number}", kind)]
 
+    @staticmethod
+    def _adds(each: Aggregate) -> bool:
+        return each.function in ("sum", "avg") and not each.doubles
+
     def _is_decimal(self, each: Aggregate) -> bool:
         return each.argument is not None and self._columns[each.argument].type.startswith("DECIMAL")
 
@@ -204,8 +209,11 @@ class Sums:
             if each.argument is None:
                 continue
             value = quoted(self._columns[each.argument].name)
+            if each.function == "count_distinct":
+                made.append(f"CAST(0 AS BIGINT) AS a{number}")
+                continue
             made.append(f"CAST(coalesce(sum({DIFF}) FILTER (WHERE {value} IS NOT NULL), 0) AS BIGINT) AS a{number}")
-            if each.function == "count":
+            if not self._adds(each):
                 continue
             ten = 10**EXACT_DIGITS
             if self._kind(each)[0] > EXACT_DIGITS:
@@ -217,31 +225,59 @@ class Sums:
         by = [f"c{i}" for i in range(self._group.keys)]
         return f"SELECT {', '.join(made)} FROM {source} GROUP BY {', '.join([*by, 't'])}"
 
-    def out(self, delta: str) -> str:
-        """See `Stage`."""
-        both = (("{0}", 1), ("({0} - d_{0})", -1))
-        there = "WHERE {} <> 0" if self._keys else ""
-        stepped = self.state.stepped(delta)
+    def with_once(self, delta: str, once: Mapping[int, str]) -> str:
+        """SELECT a delta and how many values of aggregates, by their numbers, are there that were not."""
         parts = [
-            f"SELECT {self._results(of)}, t AS {TIME}, CAST({diff} AS BIGINT) AS {DIFF} FROM stepped "
+            f"SELECT {', '.join([*(f'c{i}' for i in range(self._group.keys)), f'{TIME} AS t'])}, {DIFF} AS a{number} "
+            f"FROM {changes}"
+            for number, changes in once.items()
+        ]
+        by = [*self.state.key_names, "t"]
+        sums = [f"CAST(coalesce(sum({name}), 0) AS {kind}) AS {name}" for name, kind in self.state.sums]
+        every = " UNION ALL BY NAME ".join([f"SELECT * FROM {delta}", *parts])
+        return f"SELECT {', '.join([*by, *sums])} FROM ({every}) GROUP BY {', '.join(by)}"
+
+    def out(self, delta: str, beside: Mapping[int, str] | None = None, *, single: bool = False) -> str:
+        """See `Stage`; `beside` SELECTs values at each key and tick of the delta and at tick -1, as `v`."""
+        both = (("{0}", 1, "v"), ("({0} - d_{0})", -1, "u"))
+        there = "WHERE {} <> 0" if self._keys else ""
+        names = [each.name for each in self._keys]
+        joins = columns = ""
+        for number, values in (beside or {}).items():
+            by = f"PARTITION BY {', '.join(names)} " if names else ""
+            same = " AND ".join(f"s.{n} IS NOT DISTINCT FROM b{number}.{n}" for n in [*names, "t"])
+            columns += f", b{number}.v AS v{number}, b{number}.u AS u{number}"
+            joins += f" LEFT JOIN (SELECT *, lag(v) OVER ({by}ORDER BY t) AS u FROM ({values})) AS b{number} ON {same}"
+        stepped = f"SELECT s.*{columns} FROM ({self.state.stepped(delta, single=single)}) AS s{joins}"
+        parts = [
+            f"SELECT {self._results(of, value)}, t AS {TIME}, CAST({diff} AS BIGINT) AS {DIFF} FROM stepped "
             + there.format(of.format("n"))
-            for of, diff in both
+            for of, diff, value in both
         ]
         return f"WITH stepped AS MATERIALIZED ({stepped}) {' UNION ALL '.join(parts)}"
 
-    def contents(self, tick: int) -> str:
-        """See `Stage`."""
-        return (
-            f"SELECT {self._results('{}')}, {tick} AS {TIME}, CAST(1 AS BIGINT) AS {DIFF} FROM ({self.state.joined()})"
-        )
+    def contents(self, tick: int, beside: Mapping[int, str] | None = None) -> str:
+        """See `Stage`; `beside` SELECTs the value of each key, as `v`."""
+        names, joins, columns = [each.name for each in self._keys], "", ""
+        for number, values in (beside or {}).items():
+            same = " AND ".join(f"s.{n} IS NOT DISTINCT FROM b{number}.{n}" for n in names) or "TRUE"
+            columns += f", b{number}.v AS v{number}"
+            joins += f" LEFT JOIN ({values}) AS b{number} ON {same}"
+        rows = f"SELECT s.*{columns} FROM ({self.state.joined()}) AS s{joins}"
+        return f"SELECT {self._results('{}', 'v')}, {tick} AS {TIME}, CAST(1 AS BIGINT) AS {DIFF} FROM ({rows})"
 
-    def _results(self, of: str) -> str:
+    def _results(self, of: str, beside: str) -> str:
         made = [each.name for each in self._keys]
         for number, each in enumerate(self._group.aggregates):
             count, total = of.format(f"a{number}"), of.format(f"s{number}")
             value = of.format("n") if each.argument is None else count
-            if each.function != "count":
-                value = f"CASE WHEN {count} <> 0 THEN {self._total(number, each, of, total, count)} END"
+            if not each.function.startswith("count"):
+                found = f"{beside}{number}"
+                if each.function == "avg" and each.doubles:
+                    found = f"{found} / CAST({count} AS DOUBLE)"
+                elif self._adds(each):
+                    found = self._total(number, each, of, total, count)
+                value = f"CASE WHEN {count} <> 0 THEN {found} END"
             made.append(f"CAST({value} AS {duck_type(each.type)}) AS c{len(self._keys) + number}")
         return ", ".join(made)
 

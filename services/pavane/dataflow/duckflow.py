@@ -10,14 +10,18 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pavane.dataflow.casing import macros
-from pavane.dataflow.deltas import MACROS, Counts, Stage, Sums, quoted
+from pavane.dataflow.deltas import MACROS, Counts, State, Sums, quoted
 from pavane.dataflow.duckdialect import translated, without_zones
 from pavane.dataflow.growth import Growth, growth_of
-from pavane.dataflow.plan import INPUT, Plan, Select
+from pavane.dataflow.joining import Join
+from pavane.dataflow.plan import INPUT, Group, Plan, Select
 from pavane.dataflow.ports import DIFF, TIME, Binding, Column, EngineError, Script, View, ViewError
 from pavane.dataflow.rows import table_of
+from pavane.dataflow.touched import MACROS as DOUBLES
+from pavane.dataflow.touched import PLACE, Extreme, First, Front, Latest, beside
 from pavane.dataflow.types import arrow_schema
 
 JOINED_ROWS = 10_000
@@ -60,14 +64,17 @@ class DuckFlow:
         self._prefix = prefix
         self._schema = arrow_schema(view.columns)
         self._owed = False
+        self._single = False  # the step has one tick
         self._begun = False
         self._claims = False  # the file says where the view is
         self._tables = [table for table in script.tables if table.name in view.tables]
         plan = Plan.decode(view.plan)
-        self._present = {
-            table.name: Counts(f"{prefix}_in{i}", table.columns, Counts.NEVER_LESS)
+        self._taken: dict[str, Counts] = {
+            table.name: Latest(f"{prefix}_in{i}", table)
+            if table.key
+            else Counts(f"{prefix}_in{i}", table.columns, Counts.NEVER_LESS)
             for i, table in enumerate(self._tables)
-            if table.diff
+            if table.key or table.diff
         }
         relations = [*((each.name, each.columns, each.plan) for each in plan.inner), ("", view.columns, plan)]
         self._relations = [
@@ -75,13 +82,13 @@ class DuckFlow:
             for i, (name, columns, whole) in enumerate(relations)
         ]
         self._result = Counts(f"{prefix}_rows", view.columns, Counts.ALL) if keeps else None
-        stages: list[Stage] = [*self._present.values()]
-        stages += [stage for _, _, parts in self._relations for part in parts for stage in part.stages]
-        self.stages = [*stages, *([self._result] if self._result is not None else [])]
+        self.states = [stage.state for stage in self._taken.values()]
+        self.states += [state for _, _, parts in self._relations for part in parts for state in part.states]
+        self.states += [self._result.state] if self._result is not None else []
         self._rows: dict[str, int] = {}  # of each state table, and at which number they are added up
         self._limits: dict[str, int] = {}
         with told_apart():
-            for macro in (*macros(), *MACROS):
+            for macro in (*macros(), *MACROS, *DOUBLES):
                 self._rows_of(macro.replace("CREATE MACRO", "CREATE TEMP MACRO"))
             self._rows_of("BEGIN")
 
@@ -90,17 +97,17 @@ class DuckFlow:
         self._claims = False
         with told_apart():
             self._rows_of(f"DROP TABLE IF EXISTS {self._prefix}_at")
-            for stage in self.stages:
-                self._rows_of(f"DROP TABLE IF EXISTS {stage.table}")
-                self._rows_of(stage.state.ddl)
+            for state in self.states:
+                self._rows_of(f"DROP TABLE IF EXISTS {state.table}")
+                self._rows_of(state.ddl)
 
     def open(self, at: Binding) -> None:
         """Go on with what the tables hold. Raises `EngineError` where they cannot be read."""
         self.at = at
         self._begun = self._claims = True
         with told_apart():
-            for stage in self.stages:
-                self._join(stage)
+            for state in self.states:
+                self._join(state)
 
     def commit(self, digest: str, at: Binding) -> None:
         """Make durable what the view is at a binding. Raises DuckDB's errors."""
@@ -172,31 +179,132 @@ class DuckFlow:
         if not whole and self._begun and not any(table.num_rows for table in inputs.values()):
             return table_of((), self._schema)
         self.steps += 1
+        ends = [pc.min_max(table.column(TIME)).as_py() for table in inputs.values() if table.num_rows]
+        self._single = len({tick for each in ends for tick in each.values()}) <= 1
         known: dict[str, str] = {}
         for i, (name, table) in enumerate(inputs.items()):
             known[name] = f"{self._prefix}_arrow{i}"
-            self._run.register(known[name], without_zones(table))
-            if name in self._present:
-                known[name] = self._through(self._present[name], known[name], upper, whole, more)
+            taken, rows = self._taken.get(name), without_zones(table)
+            if isinstance(taken, Latest):
+                rows = rows.append_column(PLACE, pa.array(range(table.num_rows), pa.int64()))
+            self._run.register(known[name], rows)
+            if taken is not None:
+                known[name] = self._through(taken, known[name], upper, whole, more)
         for i, (name, columns, parts) in enumerate(self._relations):
             made = [self._part(part, known, upper, whole, more) for part in parts]
             found = " UNION ALL ".join(_renamed(each, columns) for each in made)
             known[name] = self._temporary(f"{self._prefix}_rel{i}", _consolidated(found, columns))
         self._begun = True
         if self._result is not None:
-            self._add(self._result, self._temporary(f"{self._prefix}_d", self._result.delta(known[""])))
+            self._add(self._result.state, f"({self._result.delta(known[''])})")
         return self._arrow(f"SELECT * FROM {known['']}")
 
     def _part(self, part: _Part, known: Mapping[str, str], upper: int, whole: bool, more: bool) -> str:
-        self._check(part.growth, known[part.side])
-        rows = f"({part.select.format(known[part.side])})"
-        if part.groups is not None:
-            groups = self._through(part.groups, rows, upper, whole, more)
-            self._check(part.final_growth, groups)
-            rows = f"({part.final.format(groups)})"
+        rows = [self._selected(side, known[name]) for name, side in part.sides]
+        found = rows[0]
+        if part.join is not None and part.joined is not None:
+            found = self._selected(part.joined, self._join_sides(part.join, rows, upper, whole, more))
+        if part.groups is not None and part.final is not None:
+            found = self._selected(part.final, self._grouped(part.groups, found, upper, whole, more))
         if part.once is not None:
-            rows = self._through(part.once, rows, upper, whole, more)
-        return rows
+            found = self._through(part.once, found, upper, whole, more)
+        if part.first is not None:
+            found = self._first(part.first, found, upper, whole, more)
+        return found
+
+    def _selected(self, select: _Select, source: str) -> str:
+        self._check(select.growth, source)
+        return f"({select.sql.format(source)})"
+
+    def _join_sides(self, join: Join, rows: Sequence[str], upper: int, whole: bool, more: bool) -> str:
+        tables = [side.table for side in join.sides]
+        deltas = []
+        for number, (side, source) in enumerate(zip(join.sides, rows, strict=True)):
+            known = f"({join.known(number, source)})"
+            deltas.append(self._temporary(f"{side.table}_delta", side.delta(known)))
+            if number == 1 and join.matched is not None:
+                keys = self._through(join.matched, known, upper, whole, more)
+                both = f"SELECT * FROM {deltas[1]} UNION ALL BY NAME {join.unmatched(keys)}"
+                deltas[1] = self._temporary(f"{side.table}_both", both)
+        made = f"{tables[0]}_out"
+        if not whole:
+            self._temporary(made, join.out(*deltas))
+        for side, delta in zip(join.sides, deltas, strict=True):
+            self._add(side.state, delta)
+        if whole:
+            self._temporary(made, self._told(join.contents(upper - 1), more))
+        return made
+
+    def _grouped(self, groups: _Groups, rows: str, upper: int, whole: bool, more: bool) -> str:
+        """Bring changes through groups, and through what is kept beside their sums."""
+        sums, values = groups.sums, dict[int, str]()
+        if groups.once or groups.beside:
+            rows = self._temporary(f"{sums.table}_rows", f"SELECT * FROM {rows}")
+        delta = self._temporary(f"{sums.table}_delta", sums.delta(rows))
+        if groups.once:
+            once = {
+                number: self._through(stage, f"(SELECT * FROM {rows} WHERE {groups.there(number)})", upper, whole, more)
+                for number, stage in groups.once.items()
+            }
+            delta = self._temporary(f"{sums.table}_with", sums.with_once(delta, once))
+        made = f"{sums.table}_out"
+        if not sums.state.keys and not self._begun:
+            self._rows_of(sums.first)
+            if not whole:  # the row of no rows is there from the first tick on
+                least = self._number(f"SELECT least(min(t), {upper - 1}) FROM {delta}")
+                self._temporary(
+                    f"{sums.table}_none", sums.contents(least, {n: "SELECT NULL AS v" for n in groups.beside})
+                )
+        adding: list[tuple[State, str]] = [(sums.state, delta)]
+        for number, each in groups.beside.items():
+            own = self._temporary(f"{each.state.table}_delta", each.delta(rows))
+            adding.append((each.state, own))
+            if not whole and isinstance(each, Extreme):
+                now = self._now(each, own, delta)
+                adding.append((each.front, f"({each.kept(now)})"))
+                values[number] = each.values(now, delta)
+            elif not whole:
+                values[number] = each.values(own, delta)
+        if not whole:
+            none = f"SELECT * FROM {sums.table}_none UNION ALL " if not sums.state.keys and not self._begun else ""
+            self._temporary(made, f"{none}SELECT * FROM ({sums.out(delta, values, single=self._single)})")
+        for state, source in adding:
+            self._add(state, source)
+        if whole:
+            for each in groups.beside.values() if not more else ():
+                if isinstance(each, Extreme):
+                    self._add(each.front, f"({each.built()})")
+            found = sums.contents(upper - 1, {number: each.contents() for number, each in groups.beside.items()})
+            self._temporary(made, self._told(found, more))
+        return made
+
+    def _first(self, first: First, rows: str, upper: int, whole: bool, more: bool) -> str:
+        delta = self._temporary(f"{first.state.table}_delta", first.delta(rows))
+        made = f"{first.state.table}_out"
+        if not whole:
+            now = self._now(first, delta, delta)
+            self._temporary(made, first.out(now, delta))
+            self._add(first.front, f"({first.kept(now)})")
+        self._add(first.state, delta)
+        if whole:
+            if not more:
+                self._add(first.front, f"({first.built()})")
+            self._temporary(made, self._told(first.contents(upper - 1), more))
+        return made
+
+    def _now(self, front: Front, delta: str, touched: str) -> str:
+        """Return the fronts of touched keys with a delta, each long enough."""
+        name = f"{front.state.table}_now"
+        self._temporary(name, front.now(delta, touched))
+        lacking = f"{front.state.table}_lacking"
+        if self._temporary_rows(lacking, front.lacking(name)):
+            self._add(front.front, f"({front.refilled(lacking, delta)})", joins=False)
+            self._temporary(name, front.now(delta, touched))
+        return name
+
+    @staticmethod
+    def _told(contents: str, more: bool) -> str:
+        return f"SELECT * FROM ({contents}) LIMIT 0" if more else contents
 
     def _check(self, growth: Growth, source: str) -> None:
         """DuckDB's own limit does not count texts that it is making."""
@@ -206,42 +314,36 @@ class DuckFlow:
             made = ", ".join([*sizes, f"{growth.literals_bytes} * count(*)"])
             growth.check(self._number(f"SELECT CAST(list_sum([{made}]) AS HUGEINT) FROM {source}"))
 
-    def _through(self, stage: Stage, source: str, upper: int, whole: bool, more: bool) -> str:
+    def _through(self, stage: Counts, source: str, upper: int, whole: bool, more: bool) -> str:
         """Bring changes through a stage; while `more` of one tick come it only adds them up."""
         delta = self._temporary(f"{stage.table}_delta", stage.delta(source))
-        if isinstance(stage, Sums) and not stage.state.keys and not self._begun:
-            self._rows_of(stage.first)
-            if not whole:  # the row of no rows is there from the first tick on
-                least = self._number(f"SELECT least(min(t), {upper - 1}) FROM {delta}")
-                out = self._temporary(f"{stage.table}_out", f"{stage.contents(least)} UNION ALL ({stage.out(delta)})")
-                self._add(stage, delta)
-                return out
-        if whole:
-            self._add(stage, delta)
-            found = stage.contents(upper - 1)
-            return self._temporary(f"{stage.table}_out", f"SELECT * FROM ({found}) LIMIT 0" if more else found)
-        out = self._temporary(f"{stage.table}_out", stage.out(delta))
-        self._add(stage, delta)
-        return out
+        made = f"{stage.table}_out"
+        if not whole:
+            self._temporary(made, stage.out(delta, single=self._single))
+        self._add(stage.state, delta)
+        return self._temporary(made, self._told(stage.contents(upper - 1), more)) if whole else made
 
-    def _add(self, stage: Stage, delta: str) -> None:
-        self._rows_of(f"INSERT INTO {stage.table} SELECT {stage.state.names} FROM {delta}")
-        rows = self._rows[stage.table] = self._rows.get(stage.table, 0) + self._number(f"SELECT count(*) FROM {delta}")
-        if rows > self._limits.get(stage.table, JOINED_ROWS):
-            self._join(stage)
+    def _add(self, state: State, source: str, *, joins: bool = True) -> None:
+        table = state.table
+        added = self._number(f"INSERT INTO {table} SELECT {state.names} FROM {source}")
+        rows = self._rows[table] = self._rows.get(table, 0) + added
+        if joins and rows > self._limits.get(table, JOINED_ROWS):
+            self._join(state)
 
-    def _join(self, stage: Stage) -> None:
+    def _join(self, state: State) -> None:
         """Make one row of all rows of a key."""
-        table = stage.table
-        self._rows_of(f"CREATE TABLE {table}_joined AS {stage.state.joined()}")
+        table = state.table
+        rows = self._rows[table] = self._number(f"CREATE TABLE {table}_joined AS {state.joined()}")
         self._rows_of(f"DROP TABLE {table}")
         self._rows_of(f"ALTER TABLE {table}_joined RENAME TO {table}")
-        rows = self._rows[table] = self._number(f"SELECT count(*) FROM {table}")
         self._limits[table] = max(JOINED_ROWS, 2 * rows)
 
     def _temporary(self, name: str, select: str) -> str:
-        self._rows_of(f"CREATE OR REPLACE TEMP TABLE {name} AS {select}")
+        self._temporary_rows(name, select)
         return name
+
+    def _temporary_rows(self, name: str, select: str) -> int:
+        return self._number(f"CREATE OR REPLACE TEMP TABLE {name} AS {select}")
 
     def _number(self, sql: str) -> int:
         return int(self._rows_of(sql)[0][0])
@@ -258,26 +360,51 @@ class DuckFlow:
         return found.rename_columns(schema.names).cast(schema)
 
 
+class _Select:
+    """A SELECT of a plan over a relation, whose name is to be put in."""
+
+    def __init__(self, select: Select) -> None:
+        text = translated(select.sql).replace("{", "{{").replace("}", "}}")
+        self.sql = f"WITH {INPUT} AS (SELECT * FROM {{}}) {text}"
+        self.growth = growth_of(select.sql)
+
+
+class _Groups:
+    """Sums of groups, and what their other aggregates need."""
+
+    def __init__(self, table: str, group: Group, columns: Sequence[Column]) -> None:
+        self.sums = Sums(table, group, columns)
+        self.once, self.beside = beside(table, group, columns)
+        self._arguments = [columns[a.argument].name if a.argument is not None else "" for a in group.aggregates]
+
+    def there(self, number: int) -> str:
+        """The condition that an aggregate has a value."""
+        return f"{quoted(self._arguments[number])} IS NOT NULL"
+
+    @property
+    def states(self) -> list[State]:
+        """All of them."""
+        fronts = [each.front for each in self.beside.values() if isinstance(each, Extreme)]
+        return [self.sums.state, *(each.state for each in (*self.once.values(), *self.beside.values())), *fronts]
+
+
 class _Part:
     """One SELECT: what it makes of rows, and its stages."""
 
     def __init__(self, plan: Plan, prefix: str) -> None:
-        self.prefix = prefix
-        self.side = plan.sides[0].table
-        first = plan.sides[0].select
-        self.select = _over(first)
-        last = first if plan.final is None else plan.final
-        self.final = _over(last)
-        self.growth, self.final_growth = growth_of(first.sql), growth_of(last.sql)
-        self.groups = Sums(f"{prefix}_groups", plan.group, first.columns) if plan.group is not None else None
+        self.sides = [(side.table, _Select(side.select)) for side in plan.sides]
+        self.join = Join(prefix, plan) if plan.keys else None
+        self.joined = _Select(plan.rows) if plan.rows is not None else None
+        self.final = _Select(plan.final) if plan.final is not None else None
+        source = plan.rows if plan.rows is not None else plan.sides[0].select
+        last = plan.final if plan.final is not None else source
+        self.groups = _Groups(f"{prefix}_groups", plan.group, source.columns) if plan.group is not None else None
         self.once = Counts(f"{prefix}_once", last.columns, Counts.ONCE) if plan.distinct else None
-        self.stages: Sequence[Stage] = [each for each in (self.groups, self.once) if each is not None]
-
-
-def _over(select: Select) -> str:
-    """A SELECT of a plan over a relation, whose name is to be put in."""
-    text = translated(select.sql).replace("{", "{{").replace("}", "}}")
-    return f"WITH {INPUT} AS (SELECT * FROM {{}}) {text}"
+        self.first = First(f"{prefix}_first", last.columns, plan.top) if plan.top is not None else None
+        stages = [*(self.join.sides if self.join is not None else ()), self.join and self.join.matched, self.once]
+        self.states = [each.state for each in stages if each is not None]
+        self.states += self.groups.states if self.groups is not None else []
+        self.states += [self.first.state, self.first.front] if self.first is not None else []
 
 
 def _renamed(source: str, columns: Sequence[Column]) -> str:

@@ -18,11 +18,10 @@ from threading import RLock
 
 import duckdb
 
-from pavane.dataflow.deltas import covers
 from pavane.dataflow.duckflow import DuckFlow
 from pavane.dataflow.ports import Binding, EngineError, Flow, Script, View, ViewError
 
-VERSION = 1
+VERSION = 2
 """Of the state tables."""
 CHECKPOINT_S = 30.0
 """Between two checkpoints: after a restart the log is read from the last one on."""
@@ -57,28 +56,26 @@ class Files:
 
 
 class DuckState:
-    """The state of one script. `other` makes the flows of views that the rules do not cover."""
+    """The state of one script."""
 
-    def __init__(self, script: Script, files: Files, other: Callable[[View], Flow]) -> None:
+    def __init__(self, script: Script, files: Files) -> None:
         self._files = files
         self._script = script
         self._name = _label(script.views[0].name)
         self._lock = RLock()  # a checkpoint may be under way in a thread that nobody waits for any more
         self._keeps = files.folder is not None and self._name not in files.failed | files.in_use
         self._flows: dict[str, DuckFlow] = {}
-        self._other = other
         self._last_s = -files.every_s
-        self._views = [view for view in script.views if covers(script, view)]
         self._digests: dict[str, str] = {}
         for view in script.views:
             self._digests[view.name] = self._digest(view)
         self._connection: duckdb.DuckDBPyConnection | None = None
-        if self._views:
+        if script.views:
             self._open()
 
     def flow(self, view: View) -> Flow:
         """See `State`."""
-        return self._flows[view.name] if view.name in self._flows else self._other(view)
+        return self._flows[view.name]
 
     @property
     def due(self) -> bool:
@@ -181,7 +178,7 @@ class DuckState:
                 f"v{_label(view.name)}",
                 keeps=self._keeps,
             )
-            for view in self._views
+            for view in self._script.views
         }
 
     def _reopen(self, settings: Mapping[str, str | bool | int]) -> str:

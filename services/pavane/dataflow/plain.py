@@ -11,7 +11,6 @@ import pyarrow as pa
 from pavane.dataflow.casing import macros
 from pavane.dataflow.duckdialect import translated, without_zones
 from pavane.dataflow.duckstate import DuckState, Files
-from pavane.dataflow.flow import Built
 from pavane.dataflow.growth import Growth, growth_of
 from pavane.dataflow.ports import EngineError, Script, State, ViewError
 
@@ -55,7 +54,7 @@ class PlainEngine:
 
     def open(self, script: Script) -> State:
         """See `Engine`."""
-        state = DuckState(script, self._files, Built(self).flow)
+        state = DuckState(script, self._files)
         self._states.append(state)
         return state
 

@@ -15,13 +15,11 @@ import pytest
 from pavane.dataflow import runner, source
 from pavane.dataflow.chain import Chain
 from pavane.dataflow.entries import Batch, Minted, decode
-from pavane.dataflow.flow import Latest
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Script
-from pavane.dataflow.rows import Row, table_of, updates_of
+from pavane.dataflow.rows import Row, updates_of
 from pavane.dataflow.sql import parse
-from pavane.dataflow.types import arrow_schema
 from tests.services.dataflow.test_chains_under_faults import DATA, HOME, TICKS_PARTITION, Died, FaultyLog, Record
 
 SCRIPT = """
@@ -226,15 +224,3 @@ async def test_a_reader_of_a_view_that_failed_fails() -> None:
     assert "out of range" in failures["v"]
     assert failures["w"].startswith("the view v, which it reads, failed: ")
     assert failures["alone"] == ""
-
-
-def test_a_key_alone_deletes_and_the_last_row_of_a_tick_counts() -> None:
-    table = parse(
-        "CREATE TABLE t (a BIGINT, k STRING, b BIGINT) USING waltz OPTIONS (partitions '0', key 'k');"
-        "CREATE MATERIALIZED VIEW v AS SELECT k FROM t"
-    ).tables[0]
-    schema, latest = arrow_schema(table.columns), Latest(table)
-    first = latest.step(table_of([((1, "x", 2), 4, 1), ((1, "y", 2), 4, 1), ((3, "x", None), 4, 1)], schema))
-    assert set(updates_of(first)) == {((3, "x", None), 4, 1), ((1, "y", 2), 4, 1)}
-    second = latest.step(table_of([((None, "x", None), 5, 1), ((None, "z", None), 5, 1), ((1, "y", 2), 6, 1)], schema))
-    assert set(updates_of(second)) == {((3, "x", None), 5, -1)}
