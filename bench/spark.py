@@ -23,7 +23,6 @@ from bench.report import Measure, latencies, median_of
 from bench.views import Pipeline, children
 from bench.waltz import Log
 from pavane.dataflow.entries import Batch, Minted, decode
-from pavane.dataflow.flow import ViewFlow
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
@@ -156,7 +155,7 @@ def _change(spark: Any, files: Path) -> Measure:
     from pavane.spark.engine import SparkEngine  # noqa: PLC0415 - Spark is an extra
 
     script = parse(f"{TABLE}CREATE MATERIALIZED VIEW revenue AS {QUERY}")
-    flow = ViewFlow(script.views[0], SparkEngine(spark))
+    flow = SparkEngine(spark).open(script).flow(script.views[0])
     schema = arrow_schema(script.tables[0].columns)
 
     def rows(start: int, count: int, tick: int) -> pa.Table:

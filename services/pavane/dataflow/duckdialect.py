@@ -50,6 +50,15 @@ def _widest(node: exp.Expr) -> exp.Expr:
     return cast(node, f"DECIMAL(38,{scale})")
 
 
+def with_zones(table: pa.Table) -> pa.Table:
+    """Return a table of DuckDB's, all times of which are UTC, for others, who want to be told."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type):
+            zoned = pa.timestamp(field.type.unit, tz="UTC")
+            table = table.set_column(place, field.with_type(zoned), table.column(place).cast(zoned))
+    return table
+
+
 def without_zones(table: pa.Table) -> pa.Table:
     """Return a table for DuckDB. All times are UTC; said so, DuckDB would want its zone tables."""
     for place, field in enumerate(table.schema):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import RLock
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from pavane.dataflow.casing import macros
 from pavane.dataflow.deltas import MACROS, Counts, State, Sums, quoted
-from pavane.dataflow.duckdialect import translated, without_zones
+from pavane.dataflow.duckdialect import translated, with_zones, without_zones
 from pavane.dataflow.growth import Growth, growth_of
 from pavane.dataflow.joining import Join
 from pavane.dataflow.plan import INPUT, Group, Plan, Select
@@ -28,6 +28,10 @@ JOINED_ROWS = 10_000
 """So many rows of a state table, or twice as many as it had keys, are added up by key."""
 FAULTS = (duckdb.OutOfRangeException, duckdb.ConversionException)
 """A value that does not fit: no fault of the engine."""
+
+
+Evaluate = Callable[[str, Mapping[str, pa.Table]], pa.Table]
+"""The rows of a SELECT in Spark's SQL over tables. Raises `ViewError`, `EngineError`."""
 
 
 @contextmanager
@@ -47,13 +51,19 @@ class DuckFlow:
     """One view on a connection of its own, whose transaction is open from one checkpoint to the next.
 
     `prefix` begins the names of its tables. `at` is where they were opened; without it they are made. With `keeps` also
-    a view that needs no state keeps its rows, to tell them after a restart.
+    a view that needs no state keeps its rows, to tell them after a restart. With `evaluate` something else evaluates
+    the SELECTs of its plan over rows.
     """
 
-    raw = True
-
     def __init__(
-        self, connection: duckdb.DuckDBPyConnection, script: Script, view: View, prefix: str, *, keeps: bool
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        script: Script,
+        view: View,
+        prefix: str,
+        *,
+        keeps: bool,
+        evaluate: Evaluate | None = None,
     ) -> None:
         self._run = connection
         self._lock = RLock()
@@ -63,6 +73,8 @@ class DuckFlow:
         """Since the transaction began."""
         self._prefix = prefix
         self._schema = arrow_schema(view.columns)
+        self._evaluate = evaluate
+        self._evaluated: list[str] = []  # relations of this step
         self._owed = False
         self._single = False  # the step has one tick
         self._begun = False
@@ -163,8 +175,9 @@ class DuckFlow:
             try:
                 with told_apart():
                     found = self._step(inputs, upper, more)
-                    for i in range(len(inputs)):
-                        self._run.unregister(f"{self._prefix}_arrow{i}")
+                    for name in [*(f"{self._prefix}_arrow{i}" for i in range(len(inputs))), *self._evaluated]:
+                        self._run.unregister(name)
+                    self._evaluated.clear()
                     if not self._claims:  # until then DuckDB keeps every table that this transaction dropped
                         self._rows_of("COMMIT")
                         self.begin()
@@ -214,7 +227,16 @@ class DuckFlow:
 
     def _selected(self, select: _Select, source: str) -> str:
         self._check(select.growth, source)
-        return f"({select.sql.format(source)})"
+        if self._evaluate is None:
+            return f"({select.sql.format(source)})"
+        with self._lock:
+            rows = self._run.sql(f"SELECT * FROM {source}").to_arrow_table()
+        made = self._evaluate(select.plain, {INPUT: with_zones(rows)}) if rows.num_rows else None
+        name = f"{self._prefix}_select{len(self._evaluated)}"
+        schema = arrow_schema(select.columns)
+        self._evaluated.append(name)
+        self._run.register(name, without_zones(made if made is not None else table_of((), schema)))
+        return name
 
     def _join_sides(self, join: Join, rows: Sequence[str], upper: int, whole: bool, more: bool) -> str:
         tables = [side.table for side in join.sides]
@@ -367,6 +389,7 @@ class _Select:
         text = translated(select.sql).replace("{", "{{").replace("}", "}}")
         self.sql = f"WITH {INPUT} AS (SELECT * FROM {{}}) {text}"
         self.growth = growth_of(select.sql)
+        self.plain, self.columns = select.sql, select.columns
 
 
 class _Groups:

@@ -18,7 +18,7 @@ from threading import RLock
 
 import duckdb
 
-from pavane.dataflow.duckflow import DuckFlow
+from pavane.dataflow.duckflow import DuckFlow, Evaluate
 from pavane.dataflow.ports import Binding, EngineError, Flow, Script, View, ViewError
 
 VERSION = 2
@@ -56,9 +56,10 @@ class Files:
 
 
 class DuckState:
-    """The state of one script."""
+    """The state of one script. With `evaluate` something else evaluates SELECTs over rows."""
 
-    def __init__(self, script: Script, files: Files) -> None:
+    def __init__(self, script: Script, files: Files, evaluate: Evaluate | None = None) -> None:
+        self._evaluate = evaluate
         self._files = files
         self._script = script
         self._name = _label(script.views[0].name)
@@ -177,6 +178,7 @@ class DuckState:
                 view,
                 f"v{_label(view.name)}",
                 keeps=self._keeps,
+                evaluate=self._evaluate,
             )
             for view in self._script.views
         }

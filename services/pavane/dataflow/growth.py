@@ -1,10 +1,9 @@
 """How large texts may become that a view joins (docs/specs/compute.md 16.3)."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
@@ -13,8 +12,6 @@ from pavane.dataflow.ports import ViewError
 MADE_BYTES_MAX = 1 << 30
 """Of the rows that one SELECT makes of a batch, where it joins texts: 30 views, each of which doubles what the one
 before made, would else be a gigabyte for each byte."""
-PIECE_BYTES = 16 << 20
-"""What may come of the rows that are evaluated at once, so that a batch that makes too much is noticed early."""
 TOO_LARGE = f"the texts that it joins are larger than {MADE_BYTES_MAX >> 20} MiB in one step"
 
 
@@ -30,18 +27,6 @@ class Growth:
         """Raises `ViewError` where it joins texts to so many bytes that the process might not live."""
         if self.texts and made > MADE_BYTES_MAX:
             raise ViewError(TOO_LARGE)
-
-    def pieces(self, table: pa.Table) -> Iterator[pa.Table]:
-        """Yield the rows in pieces of which not too much can come. Raises `ViewError` for a row that is too large."""
-        sizes = (table.column(name).nbytes * times for name, times in self.texts.items())
-        most = sum(sizes) + self.literals_bytes * table.num_rows
-        if most <= PIECE_BYTES or table.num_rows <= 1:
-            self.check(most)
-            yield table
-            return
-        middle = table.num_rows // 2
-        yield from self.pieces(table.slice(0, middle))
-        yield from self.pieces(table.slice(middle))
 
 
 def growth_of(sql: str) -> Growth:

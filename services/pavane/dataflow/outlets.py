@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 from pavane.compute.core.outbox import PART_BYTES_MAX
 from pavane.compute.wire import CLOSED, Failure, Rows, SinkExport
 from pavane.dataflow.evaluating import Evaluator
-from pavane.dataflow.flow import consolidated
 from pavane.dataflow.ports import DIFF, TIME, View
-from pavane.dataflow.rows import stream_of, table_of, updates_of
+from pavane.dataflow.rows import consolidated, stream_of, table_of, updates_of
 from pavane.dataflow.sink import ChainSink
 from pavane.dataflow.types import arrow_schema
 

@@ -86,11 +86,7 @@ class SqlError(Exception):
 
 
 class Engine(Protocol):
-    """Evaluates SQL over bounded batches of rows, and keeps the state of views. Blocks; not thread-safe."""
-
-    def evaluate(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
-        """Return the rows of one SELECT in Spark's SQL over these tables. Raises `EngineError` when it cannot, and
-        `ViewError` when a value is out of range."""
+    """Keeps the state of views. Blocks; not thread-safe."""
 
     def open(self, script: Script) -> State:
         """Make the state of a script's views, or open what was kept of it. Raises `EngineError`."""
@@ -120,17 +116,13 @@ class Flow(Protocol):
     """The state of one view: what it must remember of its inputs to turn changes into changes."""
 
     @property
-    def raw(self) -> bool:
-        """It takes the rows of tables with `diff` or `key` as they are in the log, and finds what they change."""
-
-    @property
     def at(self) -> Binding | None:
         """Where it was opened: it has all rows up to there. None: it begins with nothing."""
 
     def step(self, inputs: Mapping[str, pa.Table], upper: int, *, more: bool = False) -> pa.Table:
         """Take all updates of the inputs with times below `upper` that came since the last step; return the updates of
-        the view in the same range, right at *every* tick in it. Raises `EngineError` and is then to be built anew, and
-        `ViewError`.
+        the view in the same range, right at *every* tick in it. Rows of tables with `diff` or `key` come as they are
+        in the log. Raises `EngineError` and is then to be built anew, and `ViewError`.
 
         With `more`, at the beginning only, further updates of the same single tick follow in the next step: what comes
         of these may wait until then.

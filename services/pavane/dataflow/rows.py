@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -63,6 +64,14 @@ def table_of(updates: Iterable[tuple[Row, int, int]], schema: pa.Schema) -> pa.T
     arrays.append(pa.array([time for _, time, _ in listed], pa.uint64()))
     arrays.append(pa.array([diff for _, _, diff in listed], pa.int64()))
     return pa.table(arrays, schema=schema.append(pa.field(TIME, pa.uint64())).append(pa.field(DIFF, pa.int64())))
+
+
+def consolidated(updates: Iterable[tuple[Row, int, int]]) -> list[tuple[Row, int, int]]:
+    """Add up the diffs of equal row and time, and leave out what is nothing."""
+    sums: dict[tuple[Row, int], int] = defaultdict(int)
+    for row, tick, diff in updates:
+        sums[row, tick] += diff
+    return [(row, tick, diff) for (row, tick), diff in sums.items() if diff]
 
 
 def stream_of(table: pa.Table) -> pa.Buffer:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pavane.dataflow.flow import Latest, Present
 from pavane.dataflow.ports import TIME, Binding, Flow, Script, Sink, Source, State, Table, TickLog, View, ViewError
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.tracing import Tracing
@@ -43,8 +42,6 @@ class Maintained:
     """The views that read it."""
     waiting: dict[str, list[pa.Table]] = field(default_factory=dict)
     """Updates of each view that it reads, which it has not taken yet."""
-    kept: dict[str, Latest | Present] = field(default_factory=dict)
-    """Of its tables that have a key, or the column `__diff`: what their rows change."""
     state: State | None = None  # None until it is opened
     kept_at: int = 0  # the tick of the state that it began with, 0: none
     as_of: int = 0
@@ -212,12 +209,6 @@ class Runner:
         flow = each.state.flow(each.view)
         if flow.at is not None and not await self._usable(each, flow.at, start):
             await asyncio.to_thread(flow.forget)
-        if not flow.raw:
-            each.kept = {
-                table.name: Latest(table) if table.key else Present()
-                for table in each.tables
-                if table.key or table.diff
-            }
         if flow.at is not None:
             each.seen, each.kept_at = flow.at, flow.at.tick
             for read in each.reads:  # what it was then is in the state already
@@ -260,7 +251,7 @@ class Runner:
         upper = due[-1].tick + 1
         for read in each.reads:
             inputs[read.view.name] = _taken(each, read.view, due[0].tick if each.flow is None else 0, upper)
-        updates = await asyncio.to_thread(_computed, each, flow, inputs, upper, more=not whole and not each.kept_at)
+        updates = await asyncio.to_thread(flow.step, inputs, upper, more=not whole and not each.kept_at)
         for reader in each.readers:
             if not reader.failure:
                 reader.waiting[each.view.name].append(updates)
@@ -280,12 +271,6 @@ def _check_reads(each: Maintained) -> None:
 def _failed(each: Maintained, error: ViewError) -> None:
     each.failure = str(error)
     each.waiting.clear()
-
-
-def _computed(each: Maintained, flow: Flow, inputs: dict[str, pa.Table], upper: int, *, more: bool) -> pa.Table:
-    for name, kept in each.kept.items():
-        inputs[name] = kept.step(inputs[name])
-    return flow.step(inputs, upper, more=more)
 
 
 def _maintained(script: Script, sinks: Mapping[str, Sink]) -> list[Maintained]:

@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pavane.dataflow.flow import Built
+from pavane.dataflow.duckstate import DuckState, Files
 from pavane.dataflow.ports import EngineError, Script, State, ViewError
 from pavane.spark.session import builder
 
@@ -52,9 +52,8 @@ class SparkEngine:
             raise EngineError(f"Spark's JVM does not answer: {said(error)}") from error
 
     def open(self, script: Script) -> State:
-        """Make the state of a script's views, which the driver keeps."""
-        del script
-        return Built(self)
+        """Make the state of a script's views, which DuckDB keeps in the memory of the driver."""
+        return DuckState(script, Files(), self.evaluate)
 
     def close(self) -> None:
         """End the session, if it is our own. Where its JVM died, forget it, so that the next session starts another."""

@@ -44,10 +44,6 @@ class _Flow:
         self._engine = engine
 
     @property
-    def raw(self) -> bool:
-        return self._flow.raw
-
-    @property
     def at(self) -> Binding | None:
         return self._flow.at
 

@@ -397,26 +397,6 @@ def test_who_closes_waits_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.M
         assert again.open(SMALL).flow(SMALL.views[0]).at == at
 
 
-def test_who_closes_ends_what_is_evaluated() -> None:
-    engine, began, ended = PlainEngine(), Event(), list[Exception]()
-    rows = table_of([((number, None), 1, 1) for number in range(5_000)], arrow_schema(SMALL.tables[0].columns))
-
-    def evaluate() -> None:
-        try:
-            while True:
-                engine.evaluate("SELECT sum(k * k % 7) AS s FROM input, (VALUES (1), (2), (3)) v", {"input": rows})
-                began.set()
-        except EngineError as error:
-            ended.append(error)
-
-    evaluating = Thread(target=evaluate, daemon=True)
-    evaluating.start()
-    assert began.wait(WAIT_S)
-    engine.close()
-    evaluating.join(WAIT_S)
-    assert ended
-
-
 def test_a_script_that_is_open_already_is_in_memory(tmp_path: Path) -> None:
     """Of two dataflows of a foreign controller, or of one that was dropped and comes again."""
     rows = {"t": table_of([((1, 2), 1, 1)], arrow_schema(SMALL.tables[0].columns))}
