@@ -319,7 +319,8 @@ class DuckFlow:
         name = f"{front.state.table}_now"
         self._temporary(name, front.now(delta, touched))
         lacking = f"{front.state.table}_lacking"
-        if self._temporary_rows(lacking, front.lacking(name)):
+        gone = self._number(f"SELECT count(*) FROM {delta} WHERE n < 0")  # else no front becomes shorter
+        if gone and self._temporary_rows(lacking, front.lacking(name)):
             self._add(front.front, f"({front.refilled(lacking, delta)})", joins=False)
             self._temporary(name, front.now(delta, touched))
         return name
