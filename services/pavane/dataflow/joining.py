@@ -66,7 +66,11 @@ class Join:
         return f"SELECT {self._shown.format('a', 'b.')}{separator}{time} AS {TIME}, a.n * b.n AS {DIFF}"
 
     def _with_alone(self, joined: str, rows: str, time: str) -> str:
-        if not self._left:
-            return joined
-        separator = ", " if self._padded else ""
-        return f"{joined} UNION ALL SELECT {self._padded}{separator}{time} AS {TIME}, a.n AS {DIFF} FROM {rows}"
+        """Add the rows of NULLs, and up: what is never there must not be computed with, it may be out of range."""
+        if self._left:
+            separator = ", " if self._padded else ""
+            joined += f" UNION ALL SELECT {self._padded}{separator}{time} AS {TIME}, a.n AS {DIFF} FROM {rows}"
+        return (
+            f"SELECT * EXCLUDE ({DIFF}), CAST(sum({DIFF}) AS BIGINT) AS {DIFF} FROM ({joined}) "
+            f"GROUP BY ALL HAVING sum({DIFF}) <> 0"
+        )

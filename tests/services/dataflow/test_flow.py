@@ -309,3 +309,20 @@ def test_the_random_changes_reach_all_kinds_of_updates() -> None:
     assert diffs[1] > 20
     assert diffs[-1] > 20
     assert isinstance(table_of((), pa.schema([])), pa.Table)
+
+
+@pytest.mark.parametrize("join", ["LEFT JOIN", "JOIN"])
+def test_what_is_joined_at_no_tick_is_not_computed_with(join: str) -> None:
+    """It would be out of range."""
+    made = parse(
+        "CREATE TABLE a (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '0', diff 'true');"
+        "CREATE TABLE b (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '1', diff 'true');"
+        f"CREATE MATERIALIZED VIEW v AS SELECT CAST(coalesce(b.x, {2**40}) AS INT) AS y FROM a {join} b ON a.k = b.k"
+    )
+    schema = arrow_schema(made.tables[0].columns)
+    with closing(PlainEngine()) as engine:
+        view = engine.open(made).flow(made.views[0])
+        first = {"a": table_of([], schema), "b": table_of([((1, 2**40), 1, 1), ((1, 3), 1, 1)], schema)}
+        assert list(updates_of(view.step(first, 2))) == []
+        then = {"a": table_of([((1, 0), 3, 1)], schema), "b": table_of([((1, 2**40), 2, -1)], schema)}
+        assert list(updates_of(view.step(then, 4))) == [((3,), 3, 1)]
