@@ -12,8 +12,9 @@ from pavane.raft.core.progress import Progress
 from pavane.raft.core.replication import Replication
 from pavane.raft.core.requests import Ask, Question, Requests
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import AppendEntries, encode_uint
+from pavane.raft.wire import AppendEntries, AppendEntriesReply, encode_uint
 from pavane.raft.wire.frames import decode_uint
+from pavane.raft.wire.pv import PvAppendReply
 from pavane.wire import Stage
 from tests.sim import js_model
 from tests.sim.kit.network import Weather
@@ -197,9 +198,9 @@ def test_an_original_peer_is_told_a_commit_index_beyond_the_message(monkeypatch:
 def test_an_original_peer_is_brought_to_success_below_its_last_match(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Replication._refused
 
-    def refused(self: Replication, progress: Progress, hint: int | None) -> None:
-        original(self, progress, hint)
-        if hint is None:
+    def refused(self: Replication, progress: Progress, reply: AppendEntriesReply | PvAppendReply) -> None:
+        original(self, progress, reply)
+        if isinstance(reply, AppendEntriesReply) and reply.conflict_index is None:
             progress.next = max(1, progress.next - 1)
 
     monkeypatch.setattr(Replication, "_refused", refused)

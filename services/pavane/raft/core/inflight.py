@@ -1,9 +1,11 @@
-"""What is under way to one peer of ours by ``pv.append`` (docs/specs/raft.md 7.4)."""
+"""The entries that are under way to one peer, of either program (docs/specs/raft.md 7.3, 7.4)."""
 
+import math
 from dataclasses import dataclass
 
 from pavane.raft.core.requests import Ask, Requests
 
+BATCH_BYTES = 64 * 1024  # JS_BATCH of 14.4: what one handling of the original takes without stalling
 INFLIGHT_MESSAGES = 32  # with entries, above what the peer has durable
 INFLIGHT_BYTES = 8 * 1024 * 1024
 SPARE_MESSAGES = 8  # empty ones beyond that: heartbeats and barriers go on while the peer's disk is slow
@@ -22,9 +24,18 @@ class Sent:
 
 
 class Inflight:
-    """The messages of which the peer has not told that it holds all of it."""
+    """The messages of which the peer has not told that it holds all of it.
 
-    def __init__(self, requests: Requests) -> None:
+    To a peer of ours that takes ``pv.append``, which is ``pipelined``, many are outstanding. To one of the original
+    program, and to one not known as ours, there is one.
+    """
+
+    def __init__(self, requests: Requests, *, pipelined: bool) -> None:
+        self.pipelined = pipelined
+        self.batch_bytes = PEER_BATCH_BYTES if pipelined else BATCH_BYTES
+        self.repeat_at = 0.0  # when the peer has been silent for too long, while something is outstanding
+        self.told_commit = 0  # as far as a pipelined peer is concerned
+        self.tell_at = math.inf  # when that is told the commit index, if no entries carry it before
         self._requests = requests
         self._sent: list[Sent] = []
         self._bytes = 0

@@ -9,11 +9,11 @@ the open connection that it takes them.
 import math
 from typing import Protocol
 
-from pavane.raft.core.inflight import PEER_BATCH_BYTES, Inflight, Sent
+from pavane.raft.core.inflight import Inflight, Sent
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, FollowerLostLog, PeerChannel, QuorumLost, SlowDisk
 from pavane.raft.core.programs import Program, Programs
-from pavane.raft.core.progress import Leaving, Pipeline, Probe, Progress, Replicate, Snapshot, StopAndWait
+from pavane.raft.core.progress import Leaving, Probe, Progress, Replicate, Snapshot
 from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.core.tally import Batches
 from pavane.raft.core.uploading import Uploading
@@ -25,7 +25,6 @@ from pavane.raft.wire.replies import AppendEntriesReply, InstallSnapshotReply
 from pavane.raft.wire.requests import AppendEntries
 from pavane.wire import LocalProtocolError
 
-BATCH_BYTES = 64 * 1024  # JS_BATCH of 14.4: what one handling of the original takes without stalling
 BATCH_ENTRIES = 4096
 COMMIT_NEWS_S = 0.01  # a commit index waits so long for entries that carry it to a peer of ours
 SILENT_TIMEOUTS = 2  # append_timeout times this without an answer: ask a peer of ours anew how far it is
@@ -93,7 +92,8 @@ class Replication:
         members = dict(node.configurations.effective.members)
         for peer, url in members.items():
             if peer != node.id and peer not in self.peers:
-                self.peers[peer] = Progress(peer, url, node.log.last + 1, answered_at=now, heartbeat_at=now)
+                window = Inflight(self._requests, pipelined=False)
+                self.peers[peer] = Progress(peer, url, node.log.last + 1, now, now, window)
         for peer in node.tally.appended.keys() - members:
             del node.tally.appended[peer]
         index, committed = node.configurations.committed(node.commit)
@@ -139,23 +139,20 @@ class Replication:
         wanted = self._leadership.wanted_sequence()
         for progress in self.peers.values():
             self._choose_form(progress)
-            form = progress.form
             if isinstance(progress.state, Snapshot) or self._needs_snapshot(progress):
                 self._send_chunk(progress)
-            elif isinstance(form, Pipeline):
-                while not self._node.halted and self._due_in_window(progress, form, wanted):
-                    self._send_window(progress, form)
-            elif form.outstanding is None and self._due(progress, wanted):
-                self._send(progress, form)
+                continue
+            while not self._node.halted and self._due(progress, wanted):
+                self._send(progress)
 
     def connected(self, peer: str, up: bool) -> None:
         """An RPC connection came or went: repeat at once to ours, let an original peer drain the old one (1.4)."""
         progress = self.peers.get(peer)
-        if progress is None or isinstance(progress.form, Pipeline):
+        if progress is None or progress.window.pipelined:
             return
         now = self._node.now.mono
         if up:
-            progress.form.repeat_at = max(now, progress.quiet_until)
+            progress.window.repeat_at = max(now, progress.quiet_until)
         elif self._programs.kind(peer) != Program.OURS:
             progress.quiet_until = now + 2 * self._node.config.rpc_timeout_s
 
@@ -166,15 +163,11 @@ class Replication:
         now = self._node.now.mono
         times = [self._quorum_at, self._disk_deadline()]
         for progress in self.peers.values():
-            form = progress.form
             if isinstance(progress.state, Snapshot):
                 upload, idle_at = progress.state.upload, max(now, progress.quiet_until)
                 times.append(upload.repeat_at if upload.ask is not None else idle_at)
-            elif isinstance(form, Pipeline):
-                times.append(self._window_deadline(progress, form))
             else:
-                idle_at = max(progress.heartbeat_at, progress.quiet_until)
-                times.append(form.repeat_at if form.outstanding is not None else idle_at)
+                times.append(self._deadline(progress))
             if progress.leaving is not None:
                 times.append(progress.leaving.until)
         return min(times)
@@ -195,92 +188,18 @@ class Replication:
             self._leadership.depose("slow_disk")
             return
         for progress in list(self.peers.values()):
-            form = progress.form
             if progress.leaving is not None and progress.leaving.until <= now:
                 self._forget(progress)
             elif isinstance(progress.state, Snapshot):
                 if progress.state.upload.repeat_at <= now:
                     self._uploading.repeat(progress.state.upload)
-            elif form.repeat_at > now:
-                continue
-            elif isinstance(form, Pipeline):
-                if form.window:
-                    self._unanswered(progress, form)
-            elif form.outstanding is not None:
-                self._requests.again(form.outstanding.ask)
-                form.repeat_at = now + self._patience_s(form.outstanding)
+            elif progress.window and progress.window.repeat_at <= now:
+                self._unanswered(progress)
 
-    # --- to peers of the original program ------------------------------------------------------------------------
-
-    def _due(self, progress: Progress, wanted_sequence: int) -> bool:
-        now = self._node.now.mono
-        if now < progress.quiet_until:
-            return False
-        return (
-            progress.next <= self._node.log.last
-            or progress.heartbeat_at <= now
-            or progress.commit < min(self._node.commit, progress.next - 1)
-            or progress.sent <= wanted_sequence
-        )
-
-    def _send(self, progress: Progress, form: StopAndWait) -> None:
-        node = self._node
-        previous, previous_term = progress.next - 1, self._term_before(progress)
-        entries: tuple[Frame, ...] = ()
-        if progress.next <= node.log.last:
-            entries = tuple(node.read(progress.next, node.log.last, BATCH_BYTES, _entries_max(progress)))
-        if node.halted:
-            return
-        commit = min(node.commit, previous)
-        self._number()
-        self._count_batch(progress.id, len(entries))
-        progress.sent = self.sequence
-        ask = self._requests.ask(
-            progress.to,
-            AppendEntries(node.id, node.term, previous, previous_term, commit, entries),
-            AppendEntriesReply,
-            self._reply,
-            after=node.term_ticket,
-        )
-        sent = Sent(ask, previous + len(entries), commit, self.sequence, sum(map(len, entries)))
-        form.outstanding, form.repeat_at = sent, node.now.mono + self._patience_s(sent)
-
-    def _patience_s(self, sent: Sent) -> float:
-        return self._node.config.append_timeout_s if sent.size else self._node.config.heartbeat_s
-
-    def _reply(self, ask: Ask, reply: AppendEntriesReply) -> None:
-        node = self._node
-        progress = self.peers.get(ask.to.peer)
-        form = progress.form if progress is not None else None
-        if progress is None or not isinstance(form, StopAndWait):
-            return
-        sent = form.outstanding
-        if sent is None or sent.ask is not ask:
-            return
-        form.outstanding = None
-        if not self._counts(progress, reply.term):
-            return
-        progress.heartbeat_at = node.now.mono + node.config.heartbeat_s
-        progress.confirmed = sent.sequence
-        if reply.success:
-            progress.state = Replicate()
-            progress.match = max(progress.match, sent.last)
-            progress.next = progress.match + 1
-            self._acknowledged(progress, sent.commit)
-        else:
-            self._refused(progress, reply.conflict_index)
-        self._heard()
-
-    def _refused(self, progress: Progress, hint: int | None) -> None:
-        """Go back: to the hint, or by one step, for a success below what matches would cut that off."""
-        previous = progress.next - 1
-        progress.state = Probe()
-        self._step_back(progress, max(hint if hint is not None and hint <= previous else previous, 1))
-
-    # --- to peers of ours ----------------------------------------------------------------------------------------
+    # --- entries -------------------------------------------------------------------------------------------------
 
     def _choose_form(self, progress: Progress) -> None:
-        """Begin or end the window, as the peer's answer to a hello on the open connection says.
+        """Begin or end the pipeline, as the peer's answer to a hello on the open connection says.
 
         A bare snapshot of which nothing was taken begins anew as a file: it was for a peer that had not told yet that
         it is ours, and one that serves keys takes no other (9.4).
@@ -290,16 +209,12 @@ class Replication:
         if upload is not None and untaken and self._programs.offers(progress.id, FEATURE_SNAPSHOT):
             self._uploading.end(upload)
             progress.state = Probe()
-        form, pipelined = progress.form, self._programs.serves(progress.id, FEATURE_APPEND)
-        if isinstance(progress.state, Snapshot) or pipelined == isinstance(form, Pipeline):
+        pipelined = self._programs.serves(progress.id, FEATURE_APPEND)
+        if isinstance(progress.state, Snapshot) or pipelined == progress.window.pipelined:
             return
-        if isinstance(form, Pipeline):
-            form.window.clear()
-            progress.form = StopAndWait()
-        else:
-            # What is outstanding may have gone to a connection that carries nothing. One of ours may take it late.
-            self._requests.cancel(form.outstanding.ask if form.outstanding is not None else None)
-            progress.form = Pipeline(Inflight(self._requests))
+        # What is outstanding may have gone to a connection that carries nothing. One of ours may take it late.
+        progress.window.clear()
+        progress.window = Inflight(self._requests, pipelined=pipelined)
         self._probe(progress)
 
     def _probe(self, progress: Progress) -> None:
@@ -308,112 +223,130 @@ class Replication:
         progress.next = progress.match + 1 if progress.match else progress.next
         progress.heartbeat_at = self._node.now.mono
 
-    def _due_in_window(self, progress: Progress, form: Pipeline, wanted_sequence: int) -> bool:
-        window, now = form.window, self._node.now.mono
+    def _due(self, progress: Progress, wanted_sequence: int) -> bool:
+        """Whether the next message goes now."""
+        window, now = progress.window, self._node.now.mono
+        asked = progress.heartbeat_at <= now or progress.sent <= wanted_sequence
+        more = progress.next <= self._node.log.last
+        if not window.pipelined:
+            news = asked or more or progress.commit < min(self._node.commit, progress.next - 1)
+            return news and not window and now >= progress.quiet_until
         if self._is_cut_off(progress):
             return False
         if isinstance(progress.state, Probe):
             return not window
-        if progress.next <= self._node.log.last and window.takes_entries:
-            return True
-        news = progress.heartbeat_at <= now or form.tell_at <= now or progress.sent <= wanted_sequence
-        return news and window.takes_news
+        return (more and window.takes_entries) or ((asked or window.tell_at <= now) and window.takes_news)
 
-    def _window_deadline(self, progress: Progress, form: Pipeline) -> float:
+    def _deadline(self, progress: Progress) -> float:
         """Return when to do something if the peer does not answer and nothing else happens."""
-        repeat_at = form.repeat_at if form.window else math.inf
-        if isinstance(progress.state, Probe) or not form.window.takes_news or self._is_cut_off(progress):
+        window = progress.window
+        repeat_at = window.repeat_at if window else math.inf
+        if not window.pipelined:
+            return repeat_at if window else max(progress.heartbeat_at, progress.quiet_until)
+        if isinstance(progress.state, Probe) or not window.takes_news or self._is_cut_off(progress):
             return repeat_at
-        return min(repeat_at, progress.heartbeat_at, form.tell_at)
+        return min(repeat_at, progress.heartbeat_at, window.tell_at)
 
-    def _send_window(self, progress: Progress, form: Pipeline) -> None:
+    def _send(self, progress: Progress) -> None:
         """Send entries, as many as one message holds, one while probing, or none where none are left."""
-        node, window = self._node, form.window
+        node, window = self._node, progress.window
         previous, previous_term = progress.next - 1, self._term_before(progress)
         entries: tuple[Frame, ...] = ()
         if progress.next <= node.log.last and window.takes_entries:
-            entries = tuple(node.read(progress.next, node.log.last, PEER_BATCH_BYTES, _entries_max(progress)))
+            entries = tuple(node.read(progress.next, node.log.last, window.batch_bytes, _entries_max(progress)))
         if node.halted:
             return
-        now = node.now.mono
+        now, last = node.now.mono, previous + len(entries)
         self._number()
         self._count_batch(progress.id, len(entries))
-        ask = self._requests.ask(
-            PeerChannel(Channel.SIDE, progress.id, progress.url),
-            PvAppend(node.id, node.term, previous, previous_term, node.commit, entries),
-            PvAppendReply,
-            self._window_reply,
-            after=node.term_ticket,
-        )
-        sent = Sent(ask, previous + len(entries), node.commit, self.sequence, sum(map(len, entries)))
-        if not window:
-            form.repeat_at = now + self._silence_s(progress, sent)
-        window.add(sent)
         progress.sent = self.sequence
-        progress.next = previous + len(entries) + 1
-        progress.heartbeat_at = now + node.config.heartbeat_s
-        form.told_commit, form.tell_at = node.commit, math.inf
+        commit = node.commit if window.pipelined else min(node.commit, previous)
+        if window.pipelined:
+            side = PeerChannel(Channel.SIDE, progress.id, progress.url)
+            append = PvAppend(node.id, node.term, previous, previous_term, commit, entries)
+            ask = self._requests.ask(side, append, PvAppendReply, self._reply, after=node.term_ticket)
+            progress.next, progress.heartbeat_at = last + 1, now + node.config.heartbeat_s
+            window.told_commit, window.tell_at = commit, math.inf
+        else:
+            message = AppendEntries(node.id, node.term, previous, previous_term, commit, entries)
+            ask = self._requests.ask(progress.to, message, AppendEntriesReply, self._reply, after=node.term_ticket)
+        sent = Sent(ask, last, commit, self.sequence, sum(map(len, entries)))
+        if not window:
+            window.repeat_at = now + self._silence_s(progress, sent)
+        window.add(sent)
 
     def _silence_s(self, progress: Progress, sent: Sent) -> float:
-        if isinstance(progress.state, Probe):
-            return self._patience_s(sent)
-        return SILENT_TIMEOUTS * self._node.config.append_timeout_s
+        config = self._node.config
+        if progress.window.pipelined and not isinstance(progress.state, Probe):
+            return SILENT_TIMEOUTS * config.append_timeout_s
+        return config.append_timeout_s if sent.size else config.heartbeat_s
 
-    def _unanswered(self, progress: Progress, form: Pipeline) -> None:
+    def _unanswered(self, progress: Progress) -> None:
         """The peer is silent: begin to ask how far it is, or ask once more."""
-        if isinstance(progress.state, Probe):
-            first = form.window.first
-            self._requests.again(first.ask)
-            form.repeat_at = self._node.now.mono + self._silence_s(progress, first)
-        else:
-            form.window.clear()
+        window = progress.window
+        if window.pipelined and not isinstance(progress.state, Probe):
+            window.clear()
             self._probe(progress)
+        else:
+            self._requests.again(window.first.ask)
+            window.repeat_at = self._node.now.mono + self._silence_s(progress, window.first)
 
-    def _window_reply(self, ask: Ask, reply: PvAppendReply) -> None:
-        progress = self.peers.get(ask.to.peer)
-        form = progress.form if progress is not None else None
-        if progress is None or not isinstance(form, Pipeline):
+    def _reply(self, ask: Ask, reply: AppendEntriesReply | PvAppendReply) -> None:
+        node, progress = self._node, self.peers.get(ask.to.peer)
+        sent = progress.window.find(ask) if progress is not None else None
+        if progress is None or sent is None:
             return
-        sent = form.window.find(ask)
-        if sent is None or not self._counts(progress, reply.term):
+        window = progress.window
+        if not window.pipelined:
+            window.clear()
+        if not self._counts(progress, reply.term):
             return
+        if not window.pipelined:
+            progress.heartbeat_at = node.now.mono + node.config.heartbeat_s
         progress.confirmed = max(progress.confirmed, sent.sequence)
         if reply.success:
+            reached = min(reply.match_index, node.log.last) if isinstance(reply, PvAppendReply) else sent.last
             progress.state = Replicate()
-            progress.match = max(progress.match, min(reply.match_index, self._node.log.last))
+            progress.match = max(progress.match, reached)
             progress.next = max(progress.next, progress.match + 1)
-            form.window.answered(sent, progress.match)
+            window.answered(sent, progress.match)
             self._acknowledged(progress, min(sent.commit, sent.last))
         else:
-            form.window.clear()
-            self._conflict(progress, reply.conflict)
-        form.repeat_at = self._node.now.mono + self._silence_s(progress, sent)
+            window.clear()
+            self._refused(progress, reply)
+        window.repeat_at = node.now.mono + self._silence_s(progress, sent)
         self._heard()
 
-    def _conflict(self, progress: Progress, conflict: tuple[int, int] | None) -> None:
-        """Go back to where the logs may agree; what is under way behind what was refused is refused as well."""
-        index, term = conflict if conflict is not None else (progress.next - 1, 0)
-        own = self._node.log.last_of(term) if term else None  # 0: it has no entry there; the bootstrap's is alike
-        target = index if own is None else own + 1
+    def _refused(self, progress: Progress, reply: AppendEntriesReply | PvAppendReply) -> None:
+        """Go back to where the logs may agree; what is under way behind what was refused is refused as well.
+
+        An original peer is followed to its hint, or else by one step: a success below what matches would cut that off.
+        """
+        previous = progress.next - 1
+        if isinstance(reply, PvAppendReply):
+            index, term = reply.conflict if reply.conflict is not None else (previous, 0)
+            own = self._node.log.last_of(term) if term else None  # 0: it has no entry there; the bootstrap's is alike
+            target = min(index if own is None else own + 1, previous)
+        else:
+            hint = reply.conflict_index
+            target = hint if hint is not None and hint <= previous else previous
         progress.state = Probe()
-        self._step_back(progress, max(min(target, progress.next - 1), 1))
+        self._step_back(progress, max(target, 1))
 
     def _announce(self) -> None:
         """See that peers of ours hear of a commit soon, and of that of a configuration at once."""
         node = self._node
         for progress in self.peers.values():
-            if isinstance(progress.form, Pipeline):
-                configured = progress.form.told_commit < node.configurations.index <= node.commit
-                soon = node.now.mono if configured else node.now.mono + COMMIT_NEWS_S
-                progress.form.tell_at = min(progress.form.tell_at, soon)
+            window = progress.window
+            configured = window.told_commit < node.configurations.index <= node.commit
+            soon = node.now.mono if configured else node.now.mono + COMMIT_NEWS_S
+            window.tell_at = min(window.tell_at, soon)
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def _needs_snapshot(self, progress: Progress) -> bool:
         """Whether it is time for one: what is under way is answered, or given up, before."""
-        form = progress.form
-        busy = bool(form.window) if isinstance(form, Pipeline) else form.outstanding is not None
-        return not busy and self._is_cut_off(progress)
+        return not progress.window and self._is_cut_off(progress)
 
     def _is_cut_off(self, progress: Progress) -> bool:
         """Whether the entry that the next message would have to name is gone."""
@@ -514,11 +447,7 @@ class Replication:
         del self.peers[progress.id]
 
     def _drop_asks(self, progress: Progress) -> None:
-        form = progress.form
-        if isinstance(form, Pipeline):
-            form.window.clear()
-        elif form.outstanding is not None:
-            self._requests.cancel(form.outstanding.ask)
+        progress.window.clear()
         if isinstance(progress.state, Snapshot):
             self._uploading.end(progress.state.upload)
 
