@@ -26,6 +26,7 @@ from pavane_operator.plan.model import (
     Child,
     Manifest,
     Observed,
+    OwnCondition,
     Pod,
     PodBlocker,
     Problem,
@@ -200,6 +201,25 @@ def test_what_a_pod_waits_for_is_said_where_nobody_leads() -> None:
     found = facts(resource(1), Observed(fresh=True, pods=tuple(told)), {}, "takes calls")
     assert found.down is not None
     assert found.down.message == f"no pod of generation 1 leads; alice-instance-g1-0: {half.message}"
+
+
+async def test_a_full_volume_under_an_immortal_is_a_condition() -> None:
+    promotion = CoordinatorPromotion("data", "alice", UID)
+    pod = pod_of(1, Stage.READ_WRITE, leads=True)
+
+    async def told(of: Resource, *blockers: PodBlocker) -> list[OwnCondition]:
+        assert pod.stage is not None
+        seen = replace(pod, stage=replace(pod.stage, blockers=blockers))
+        found = await promotion.observe(of, Observed(fresh=True, pods=(seen,)))
+        assert found.down is None, "what it has it serves"
+        return [each for each in found.conditions if each.type == "VolumesHaveRoom"]
+
+    assert await told(resource(1)) == [OwnCondition("VolumesHaveRoom", True, "HasRoom")]
+    full = PodBlocker("VolumeFull", "the volume is full")
+    said = f"{pod.name}: the volume is full"
+    assert await told(resource(1), full) == [OwnCondition("VolumesHaveRoom", False, "VolumeFull", said)]
+    assert await told(resource(1, log={"waltzClusterRef": {"name": "ledger"}}), full) == []
+    assert await told(resource(), full) == [], "it has never served"
 
 
 def secret(kind: str, of: str, name: str, authorities: str) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from pavane.pods.coordinator_settings import (
     PEERS_FILE,
     RECEIVE_PORT,
     SEND_PORT,
+    VOLUME_FULL,
     CoordinatorConfig,
     CoordinatorSettings,
     load,
@@ -43,13 +44,15 @@ from pavane.runtime.metrics import Metric
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
-from pavane.wal.files import DiskFolder
+from pavane.wal.files import DiskFolder, Folder
 from pavane.waltz.client import WaltzError
 from pavane.wire import Stage
 
 TAKEOVER_S = 1.0  # a pod that takes over stays ready for so long: a probe that fails would hide it for its whole period
 AGAIN_S = 0.25  # until the coordinator is started anew beside an application that is started anew
 NOT_YET = "the coordinator does not lead yet"
+ROOM_BYTES = 16 * MIB  # less of a volume is full: the next checkpoint does not fit, though a few more records may
+ROOM_SHARE = 16  # of a small volume this part
 SERVICE = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 AGAIN = frozenset({Fatal.STORAGE, Fatal.CHECKPOINT})
 """What ends by itself: the application has gone, the predecessor holds the lock, another pod took over while this one
@@ -81,6 +84,8 @@ class Instance(PodRole):
         """With ``waltz_client`` the files are on that log, and ``folder`` is for what was read of them."""
         super().__init__(generation)
         self.fault = ""
+        self.full = ""
+        """Why the volume takes no more, in words; empty while it has room, and with a log on Waltz."""
         self.server: Server | None = None
         self.writing = asyncio.Event()
         """This generation may write."""
@@ -113,7 +118,14 @@ class Instance(PodRole):
 
     async def fence(self) -> int:
         """Return the generation that may write, 0 while nobody ever could; waits until the files are there."""
-        return await asyncio.to_thread(read_fence, (await self._files()).folder)
+        folder = (await self._files()).folder
+        number, self.full = await asyncio.to_thread(lambda: (read_fence(folder), self._full(folder)))
+        return number
+
+    def _full(self, folder: Folder) -> str:
+        free, room = folder.free_bytes(), min(ROOM_BYTES, folder.total_bytes() // ROOM_SHARE)
+        full = self._client is None and free < room
+        return f"the volume is full: {free // 1024} KiB are free, {room // 1024} KiB are needed" if full else ""
 
     async def _files(self) -> Place:
         return await asyncio.shield(self._place)
@@ -221,11 +233,12 @@ class Instance(PodRole):
 
     def _blockers(self) -> tuple[Blocker, ...]:
         server = self.server
+        full = (Blocker(VOLUME_FULL, self.full),) if self.full and self.writing.is_set() else ()
         if server is not None and server.missing:
-            return (Blocker("ApplicationMissing", f"{server.missing}; look at the log of its container"),)
-        if server is not None:
-            return ()
-        return (Blocker("CoordinatorDown", self.fault),) if self.fault and not self.fenced else ()
+            return (*full, Blocker("ApplicationMissing", f"{server.missing}; look at the log of its container"))
+        if server is not None or not self.fault or self.fenced:
+            return full
+        return (*full, Blocker("CoordinatorDown", self.fault))
 
     async def _resolve(self, peer: str) -> list[tuple[str, int]]:
         """Find where another immortal is called: what the resource says, else the Service of its name."""

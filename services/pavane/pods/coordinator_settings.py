@@ -17,6 +17,8 @@ RECEIVE_PORT = 2000
 SEND_PORT = 2001
 """Gives the application what it handles."""
 PEERS_MAX = 1000
+VOLUME_FULL = "VolumeFull"
+"""A pod's blocker: there is no room on the volume for the next checkpoint."""
 PEERS_FILE = "peers.crt"
 """Beside the live settings: the authorities of other Coordinators whose certificates count on links."""
 

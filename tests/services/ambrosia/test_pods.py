@@ -90,3 +90,17 @@ async def two_pods(folder: Path, first: contextlib.AsyncExitStack) -> AsyncItera
     async with pod(folder, 2) as other:
         await eventually(lambda: "follows its log" in (other.unready() or ""), WAIT_S)
         yield one, other
+
+
+async def test_a_full_volume_is_told_by_who_writes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "alice-1" / "alice_0").mkdir(parents=True)
+    instance = Instance(CoordinatorConfig(instance="alice", log="alice-1"), tmp_path, f"{NET}.9", "default", 1)
+    await instance.allow_writes()
+    assert (await instance.fence(), instance.report().blockers) == (1, ())
+    for name, value in (("ROOM_BYTES", 1 << 62), ("ROOM_SHARE", 1)):  # no volume is that empty
+        monkeypatch.setattr(f"pavane.pods.coordinator_instance.{name}", value)
+    await instance.fence()
+    [told] = instance.report().blockers
+    assert (told.reason, "the volume is full: " in told.text) == ("VolumeFull", True)
+    instance.writing.clear()
+    assert instance.report().blockers == (), "who follows needs no room"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from pavane.pods.coordinator_settings import VOLUME_FULL
 from pavane_operator.crds.coordinator import CoordinatorSpec
 from pavane_operator.kinds.fenced import ALLOW_WRITES, FencedPromotion
-from pavane_operator.plan.model import Pod, Resource
+from pavane_operator.plan.model import Facts, Observed, OwnCondition, Pod, Resource
 from pavane_operator.plan.port import PromotionStep
 
 STEPS = (PromotionStep(ALLOW_WRITES, irreversible=True, allow_writes=True, serves=True),)
@@ -18,8 +20,27 @@ class CoordinatorPromotion(FencedPromotion):
 
     working = "takes calls"
 
+    async def observe(self, resource: Resource, observed: Observed) -> Facts:
+        """Judge what the pods say of their stages, and of the volume."""
+        found = await super().observe(resource, observed)
+        spec = resource.spec
+        assert isinstance(spec, CoordinatorSpec)  # noqa: S101 - parsed by the kind's model
+        known = spec.log is None and any(pod.stage is not None for pod in observed.pods)
+        return replace(found, conditions=(*found.conditions, _room(observed))) if found.conditions and known else found
+
     def own_status(self, resource: Resource, primary: Pod | None) -> dict[str, Any]:
         """Return under which name others call it, and which pod leads."""
         spec = resource.spec
         assert isinstance(spec, CoordinatorSpec)  # noqa: S101 - parsed by the kind's model
         return {"instance": spec.instance_name or resource.name, "primary": primary.name if primary else None}
+
+
+def _room(observed: Observed) -> OwnCondition:
+    full = [
+        f"{pod.name}: {blocker.message}"
+        for pod in observed.pods
+        if pod.stage is not None
+        for blocker in pod.stage.blockers
+        if blocker.reason == VOLUME_FULL
+    ]
+    return OwnCondition("VolumesHaveRoom", not full, VOLUME_FULL if full else "HasRoom", "; ".join(sorted(full)))
