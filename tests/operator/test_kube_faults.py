@@ -105,6 +105,21 @@ async def test_a_server_that_never_answers_is_unavailable(a_scripted_server: Scr
             await kube.list(PODS)
 
 
+async def test_a_question_on_a_connection_that_carries_nothing_is_asked_again(
+    a_scripted_server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "ASK_AGAIN_S", 0.05)
+    asked: list[None] = []
+
+    def silent_once(writer: asyncio.StreamWriter) -> None:
+        asked.append(None)
+        if len(asked) > 1:
+            writer.write(response(200, b'{"metadata": {"name": "a"}}'))
+
+    async with a_scripted_server(silent_once, timeout_s=60.0) as kube:
+        assert (await kube.get(PODS, "a", "default"))["metadata"] == {"name": "a"}
+
+
 async def test_an_event_may_come_in_pieces_and_two_in_one(a_scripted_server: Scripted) -> None:
     first, second, third = (event("ADDED", metadata={"name": name}) for name in ("a", "b", "c"))
     answer = chunks(first[:10], first[10:] + second + third[:1], third[1:])

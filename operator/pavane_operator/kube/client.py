@@ -1,8 +1,8 @@
 """One typed asynchronous client for everything Pavane says to a Kubernetes API server.
 
 Objects are plain dictionaries, resource types are values (`resources`), answers that are no object are exceptions
-(`errors`). Nothing is retried here: after a 409 or 410 the caller has to read again, and only it knows what to do then
-(docs/specs/operator.md 5.4).
+(`errors`). No refusal is retried here: after a 409 or 410 the caller has to read again, and only it knows what to do
+then (docs/specs/operator.md 5.4).
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from .resources import ACCESS_REVIEWS, OWN_ACCESS_REVIEWS, PODS, TOKEN_REVIEWS, 
 from .transport import Response, Transport
 
 CALL_TIMEOUT_S = 10.0
+ASK_AGAIN_S = 2.0
+"""A question that changes nothing is asked once more if no answer came: the connection may carry nothing any more. The
+idle ones of the same age are not used for it, by `REUSE_S` of `pavane.parts.silence`."""
 """Longest a call may take. The operator passes 5 s, so that none of a lost Lease's holder lands late (5.6)."""
 CALLS_OPEN_MAX = 20
 """Calls open at once; watches and followed logs are exempt, they last."""
@@ -132,7 +135,7 @@ class KubeClient:
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
         """The object as it stands now."""
-        return await self._call("GET", resource.path(namespace, name))
+        return await self._ask("GET", resource.path(namespace, name))
 
     async def get_or_none(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
         """The object, or None where the server knows none of that name."""
@@ -341,7 +344,7 @@ class KubeClient:
     async def token_review(self, token: str, audiences: Sequence[str] = ()) -> Identity | None:
         """Whose token this is, or None where the server does not accept it for one of `audiences`."""
         spec: Object = {"token": token, "audiences": list(audiences)} if audiences else {"token": token}
-        answer = await self._call(
+        answer = await self._ask(
             "POST", TOKEN_REVIEWS.path(), body=_typed(TOKEN_REVIEWS, {"metadata": {}, "spec": spec})
         )
         status = answer.get("status") or {}
@@ -392,7 +395,7 @@ class KubeClient:
             name=name,
         )
         body = {"metadata": {}, "spec": {**who, "resourceAttributes": attributes}}
-        answer = await self._call("POST", review.path(), body=_typed(review, body))
+        answer = await self._ask("POST", review.path(), body=_typed(review, body))
         return bool((answer.get("status") or {}).get("allowed"))
 
     # ---- transport ---------------------------------------------------------------------------------------------
@@ -400,6 +403,14 @@ class KubeClient:
     async def raw(self, method: str, path: str, *, query: Mapping[str, Any] | None = None) -> Object:
         """A call without a resource type, e.g. `/version`."""
         return await self._call(method, path, query=query)
+
+    async def _ask(self, method: str, path: str, **more: Any) -> Object:
+        """Carry out a call that changes nothing, a second time if it is not answered soon."""
+        try:
+            async with asyncio.timeout(ASK_AGAIN_S):
+                return await self._call(method, path, **more)
+        except TimeoutError:
+            return await self._call(method, path, **more)
 
     async def _call(
         self,
