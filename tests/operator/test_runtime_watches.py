@@ -18,7 +18,7 @@ from pavane_operator.crds.definitions import definitions
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.registry import kinds
 from pavane_operator.kube import KubeClient, Target
-from pavane_operator.kube.resources import STATEFUL_SETS, Object, custom
+from pavane_operator.kube.resources import BUILT_IN, SECRETS, STATEFUL_SETS, Object, custom
 from pavane_operator.plan.model import FINALIZER, Settings
 from pavane_operator.runtime import operator as operator_module
 from pavane_operator.runtime.cache import Cache
@@ -170,3 +170,49 @@ async def test_keepers_have_ended_when_the_watches_are_stopped(
     await process.cancel_tasks()
     (left,) = found
     assert not {name for name in left if name.startswith(("keeper", "stage", "step"))}
+
+
+async def test_of_what_belongs_to_others_only_metadata_of_secrets_are_fetched(
+    server: Server, kube: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may have hundreds of Secrets and ConfigMaps of 1 MiB; and what is watched is heard."""
+    monkeypatch.setattr(operator_module, "COMPARE_FIRST_S", 3600.0)
+    monkeypatch.setenv("KUBECONFIG", str(server.api.kubeconfig))
+    asked: set[str] = set()
+    cluster, chosen, watch = server.cluster, server.cluster.chosen, server.cluster.watch
+    kinds_of_others = {each.plural for each in BUILT_IN}
+
+    def noting_list(resource: Any, namespace: str | None, **selectors: str) -> Any:
+        if resource.plural in kinds_of_others and not selectors["labels"]:
+            asked.add(f"list {resource.plural}")
+        return chosen(resource, namespace, **selectors)
+
+    def noting_watch(key: str, namespace: str | None = None, since: int | None = None, **selectors: str) -> Any:
+        if key.partition(".")[0] in kinds_of_others and not selectors.get("labels"):
+            asked.add(f"watch {key}")
+        return watch(key, namespace, since, **selectors)
+
+    monkeypatch.setattr(cluster, "chosen", noting_list)
+    monkeypatch.setattr(cluster, "watch", noting_watch)
+    process = Process()
+    living = asyncio.create_task(OperatorProcess(OperatorSettings(health_port=0), process).live())
+
+    def made() -> str:
+        found = cluster.find("statefulsets.apps", NAMESPACE, "log-server-g1")
+        return str(found["metadata"]["uid"]) if found is not None else ""
+
+    try:
+        spec: dict[str, Any] = {"stateMachine": "Broadcast", "replicas": 1}
+        spec["secretRef"] = {"name": "ident", "key": "secret"}
+        await kube.create(RAFT_CLUSTERS, {"metadata": {"name": "log"}, "spec": spec}, NAMESPACE)
+        await eventually(lambda: "ReferenceNotReady" in str(stored(cluster).get("status")))
+        await kube.create(SECRETS, {"metadata": {"name": "ident"}, "stringData": {"secret": "one"}}, NAMESPACE)
+        await eventually(made)
+        first = made()
+        await kube.delete(STATEFUL_SETS, "log-server-g1", NAMESPACE)
+        await eventually(lambda: made() not in ("", first))
+    finally:
+        process.exit(0)
+        await living
+        await process.cancel_tasks()
+    assert {each for each in asked if "leases" not in each and "definitions" not in each} == {"watch secrets"}

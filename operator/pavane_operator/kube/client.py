@@ -47,6 +47,8 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json"
+"""A server that does not know this shape, such as the embedded one, sends whole objects."""
 
 ChangeType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 CHANGE_TYPES: tuple[ChangeType, ...] = get_args(ChangeType)
@@ -198,11 +200,12 @@ class KubeClient:
         labels: str = "",
         fields: str = "",
         timeout_s: int = WATCH_TIMEOUT_S,
+        metadata_only: bool = False,
     ) -> AsyncGenerator[Change, None]:
         """Changes after `resource_version` (empty: the present objects as ADDED first) until the server ends the watch.
 
-        `informer` goes on from there. Raises Gone when the version is too old (list again), Unavailable when the
-        connection broke or nothing came for WATCH_SILENCE_S.
+        `informer` goes on from there. With `metadata_only` objects lack all but their metadata. Raises Gone when the
+        version is too old (list again), Unavailable when the connection broke or nothing came for WATCH_SILENCE_S.
         """
         query = _query(
             watch="true",
@@ -212,7 +215,8 @@ class KubeClient:
             fieldSelector=fields,
             timeoutSeconds=timeout_s,
         )
-        async with self._stream(resource.path(namespace), query, silence_s=WATCH_SILENCE_S) as pieces:
+        accept = METADATA if metadata_only else "application/json"
+        async with self._stream(resource.path(namespace), query, silence_s=WATCH_SILENCE_S, accept=accept) as pieces:
             async for line in _lines(pieces):
                 match _decode(line):
                     case {"type": "ERROR", "object": dict(status)}:
@@ -442,11 +446,11 @@ class KubeClient:
 
     @asynccontextmanager
     async def _stream(
-        self, path: str, query: Mapping[str, Any], *, silence_s: float | None
+        self, path: str, query: Mapping[str, Any], *, silence_s: float | None, accept: str = "application/json"
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The body of a GET that lasts; connection errors and silence become Unavailable."""
         try:
-            async with self._request("GET", path, query, silence_s) as response:
+            async with self._request("GET", path, query, silence_s, accept=accept) as response:
                 if response.status >= 400:
                     payload = b"".join([piece async for piece in response.pieces()])
                     raise from_status(response.status, _decode(payload), response.headers)

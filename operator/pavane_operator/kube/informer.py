@@ -32,10 +32,12 @@ class Informer:
         labels: str = "",
         fields: str = "",
         patience_s: float = 0.0,
+        metadata_only: bool = False,
     ) -> None:
         self._client = client
         self._place = resource, namespace
         self._selectors = labels, fields
+        self._metadata_only = metadata_only  # of changes, not of lists
         self._pauses = _Pauses(patience_s)
 
     async def watched(self, since: str = "") -> AsyncGenerator[Change, None]:
@@ -47,7 +49,13 @@ class Informer:
         while True:
             fault: KubeError | None = None
             try:
-                watch = self._client.watch(*self._place, resource_version=since, labels=labels, fields=fields)
+                watch = self._client.watch(
+                    *self._place,
+                    resource_version=since,
+                    labels=labels,
+                    fields=fields,
+                    metadata_only=self._metadata_only,
+                )
                 async with aclosing(watch) as events:
                     async for change in events:
                         self._pauses.heard()

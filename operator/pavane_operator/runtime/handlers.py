@@ -1,4 +1,4 @@
-"""What kopf's watches deliver, handed to the cache and the keepers; kopf itself writes nothing (handbook, kopf)."""
+"""What the watches of kopf deliver, handed to cache and keepers; kopf itself writes nothing (handbook, kopf)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,13 @@ import kopf
 from pavane_operator.kinds.podless import PodlessKind
 from pavane_operator.kube.client import WATCH_SILENCE_S, WATCH_TIMEOUT_S
 from pavane_operator.kube.library import Credentials, connector
-from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
+from pavane_operator.kube.resources import GROUP, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.port import Kind
-from pavane_operator.runtime.operator import MANAGED, Operator
-from pavane_operator.runtime.reconcile import CHILD_TYPES
+from pavane_operator.runtime.operator import Operator
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 30.0
-WATCH_CHUNK = 25
-"""Objects per page of a list before a watch, foreign Secrets among them, which may have 1 MiB each: a page is in memory
-as a whole, several times as large as it came."""
 EXIT_TIMEOUT_S = 25.0
 """Below the pod's grace period; kopf's own default is ten minutes."""
 
@@ -52,9 +48,6 @@ def registry(
 
     for kind in kinds:
         _watch_kind(handlers, kind, operator)
-    for child_type in CHILD_TYPES:
-        _watch_children(handlers, child_type, operator)
-    _watch_references(handlers, operator)
     for each in podless:
         _watch_podless(handlers, each)
     return handlers
@@ -73,7 +66,6 @@ def settings() -> kopf.OperatorSettings:
     chosen.watching.connect_timeout = CONNECT_TIMEOUT_S
     chosen.watching.server_timeout = WATCH_TIMEOUT_S
     chosen.watching.inactivity_timeout = WATCH_SILENCE_S
-    chosen.watching.chunk_size = WATCH_CHUNK
     chosen.peering.standalone = True
     chosen.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
     return chosen
@@ -98,22 +90,6 @@ def _watch_kind(handlers: kopf.OperatorRegistry, kind: Kind, operator: Operator)
     @kopf.on.event(GROUP, VERSION, kind.plural, registry=handlers, id=kind.plural)
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
         operator.resource_seen(resource_type, _body(resource_type, event), deleted=event["type"] == "DELETED")
-
-
-def _watch_children(handlers: kopf.OperatorRegistry, child_type: ResourceType, operator: Operator) -> None:
-    @kopf.on.event(
-        child_type.group, child_type.version, child_type.plural, labels=MANAGED, registry=handlers, id=child_type.plural
-    )
-    async def changed(event: kopf.RawEvent, **_: Any) -> None:
-        operator.child_seen(child_type, _body(child_type, event), deleted=event["type"] == "DELETED")
-
-
-def _watch_references(handlers: kopf.OperatorRegistry, operator: Operator) -> None:
-    """Secrets of users carry no label of ours; kopf filters labels itself, so this is no second watch."""
-
-    @kopf.on.event(SECRETS.group, SECRETS.version, SECRETS.plural, registry=handlers, id="references")
-    async def changed(namespace: str | None, name: str, **_: Any) -> None:
-        operator.reference_seen(namespace or "", name)
 
 
 def _watch_podless(handlers: kopf.OperatorRegistry, kind: PodlessKind) -> None:

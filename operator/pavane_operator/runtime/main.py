@@ -172,6 +172,7 @@ class OperatorProcess:
         await operator.fill(namespaces)
         self._waits_for = None
         beside = {
+            *(self._process.spawn(each, name="watch of children") for each in operator.following(namespaces)),
             self._process.spawn(operator.compare(namespaces), name="comparison with the watches"),
             *(self._process.spawn(each.run(), name=each.watched[0].kind) for each in beneath),
         }

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any
 
 import structlog
 
 from pavane.runtime.metrics import Metric
 from pavane_operator.kube import KubeError
+from pavane_operator.kube.informer import Informer
 from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import parse_time
@@ -27,11 +30,10 @@ list per type (docs/specs/operator.md 5.12)."""
 COMPARE_FIRST_S = 2.0
 """Before the first look: the watches begin a moment after `fill`, and never tell what went in between."""
 FILL_RETRY_S = 1.0
-"""Between two attempts to list our resources for the first time."""
+"""Between two attempts to list our resources for the first time, and to begin a watch that the server refused."""
 
-MANAGED = {"app.kubernetes.io/managed-by": "pavane-operator"}
+MANAGED_SELECTOR = "app.kubernetes.io/managed-by=pavane-operator"
 """Label of everything that we make, that our StatefulSets make, and of the slices of our Services."""
-MANAGED_SELECTOR = ",".join(f"{key}={value}" for key, value in MANAGED.items())
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +97,37 @@ class Operator:
         for uid, reconciler in self._reconcilers.items():
             if reconciler.reference_changed(namespace, name):
                 self.keepers.wake(uid, "reference")
+
+    def following(self, namespaces: Sequence[str] = ()) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield what takes over what watches tell of children and of users' Secrets; none of them returns.
+
+        Of what is not ours only the metadata of Secrets come: others have many of them, of 1 MiB each. kopf would
+        fetch, and keep for a while, every object of the cluster.
+        """
+
+        def referred(body: Object, *, deleted: bool) -> None:
+            del deleted
+            self.reference_seen(body["metadata"]["namespace"], body["metadata"]["name"])
+
+        for namespace in namespaces or (None,):
+            yield self._follow(SECRETS, namespace, referred, metadata_only=True)
+            for child_type in CHILD_TYPES:
+                seen = functools.partial(self.child_seen, child_type)
+                yield self._follow(child_type, namespace, seen, labels=MANAGED_SELECTOR)
+
+    async def _follow(
+        self, resource_type: ResourceType, namespace: str | None, seen: Callable[..., None], **options: Any
+    ) -> None:
+        while True:
+            informer = Informer(self._shared.kube, resource_type, namespace, patience_s=math.inf, **options)
+            try:
+                async with contextlib.aclosing(informer.watched()) as changes:
+                    async for change in changes:
+                        if change.type != "BOOKMARK":
+                            seen(change.object, deleted=change.type == "DELETED")
+            except KubeError as error:  # what went meanwhile `compare` finds
+                log.warning("a watch begins anew", kind=resource_type.kind, error=str(error))
+            await asyncio.sleep(FILL_RETRY_S)
 
     async def fill(self, namespaces: Sequence[str] = ()) -> None:
         """List everything once, so that a start costs a few lists and not some for each resource."""
