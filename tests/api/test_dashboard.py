@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -166,3 +167,42 @@ async def test_the_page_loads_nothing_from_elsewhere_and_needs_no_token(here: Pl
             file = await stranger.get(path)
             assert (file.status_code, file.headers["x-content-type-options"]) == (200, "nosniff")
         assert (await stranger.get("/dashboard/../openapi.py")).status_code == 404
+
+
+ATTACK = (
+    """'"><img src=x onerror="window.ran = 1"><script>window.ran = 2</script><a href="javascript:window.ran = 3">"""
+)
+
+
+async def test_what_strangers_wrote_is_text_to_the_page(here: Plane) -> None:
+    """Whatever a pod, an application or a caller can put into a name, an attribute or a message; and into a link."""
+    requires("chromium")
+    request = ExportTraceServiceRequest()
+    of_program = request.resource_spans.add()
+    of_program.resource.attributes.add(key="service.name").value.string_value = ATTACK
+    span = of_program.scope_spans.add().spans.add(trace_id=b"x" * 16, span_id=b"y" * 8, name=ATTACK, kind=1)
+    span.start_time_unix_nano = time.time_ns()
+    span.end_time_unix_nano = span.start_time_unix_nano + 1000
+    span.attributes.add(key=ATTACK).value.string_value = ATTACK
+    span.events.add(name=ATTACK, time_unix_nano=span.start_time_unix_nano)
+    span.status.message = ATTACK
+    headers = {"Content-Type": OTLP_TYPE}
+    assert (await here.http.post("/v1/traces", content=request.SerializeToString(), headers=headers)).is_success
+    await here.kube.create(RAFT_CLUSTERS, raft_cluster("first"), "default")
+    blocker = {"reason": "NoLeader", "message": ATTACK, "since": "2026-01-01T00:00:00Z"}
+    status = {"rollout": {"state": "Initializing", "message": ATTACK, "blockers": [blocker]}}
+    await here.kube.apply_status(RAFT_CLUSTERS, {"metadata": {"name": "first"}, "status": status}, "default")
+    async with opened(here) as page:
+        told: list[str] = []
+        page.on("console", lambda message: told.append(message.text))
+        for place in ("", "raftclusters/default/first", "traces", f"traces/{(b'x' * 16).hex()}"):
+            await page.goto(f"{here.http.base_url}#/{place}")
+            await expect(page.get_by_text(ATTACK).first).to_be_visible(timeout=SHOWN_MS)
+        await page.locator(".span", has_text=ATTACK).click()
+        await expect(page.get_by_role("region", name="Attributes, table")).to_contain_text(ATTACK)
+        for place in (f"traces/{quote(ATTACK)}", f"raftclusters/default/{quote(ATTACK)}"):
+            await page.goto(f"{here.http.base_url}#/{place}")
+            await expect(page.get_by_text("img src=x").first).to_be_visible(timeout=SHOWN_MS)
+        assert await page.locator("img[src=x], a[href^=javascript]").count() == 0
+        assert await page.evaluate("window.ran") is None
+        assert not [text for text in told if "Content Security Policy" in text]
