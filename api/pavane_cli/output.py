@@ -133,9 +133,12 @@ def structured(value: Any, form: Format) -> None:
 
 def age(since: str | None, now: datetime | None = None) -> str:
     """Return the time since an RFC 3339 time in the short form of kubectl: 45s, 12m, 3h, 8d."""
-    if not since:
-        return ""
-    seconds = max(0, round(((now or datetime.now(UTC)) - datetime.fromisoformat(since)).total_seconds()))
+    return span(((now or datetime.now(UTC)) - datetime.fromisoformat(since)).total_seconds()) if since else ""
+
+
+def span(duration_s: float) -> str:
+    """Return so many seconds in the short form of kubectl."""
+    seconds = max(0, round(duration_s))
     if seconds < 2 * _MINUTE:
         return f"{seconds}s"
     if seconds < 2 * _HOUR:

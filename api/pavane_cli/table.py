@@ -135,6 +135,7 @@ COMMANDS: dict[str, dict[str, Branch | Command]] = {
         "waltz adopt": Command("waltz_tools:adopt", "ledger --dry-run"),
         "waltz append": Command("waltz_log:append", "ledger paid -p 1"),
         "waltz bench": Command("waltz_tools:bench", "ledger -p 1 --size 512"),
+        "waltz consumers": Command("waltz_log:consumers", "ledger"),
         "waltz dump": Command("waltz_offline:dump", "storage --partition 1"),
         "waltz feed": Command("waltz_log:feed", "ledger -p 1 --from 0"),
         "waltz get": Command("waltz_log:get", "ledger 12 -p 1"),

@@ -82,7 +82,7 @@ async def test_append_list_get_stream_and_partitions(api: Plane, cluster: Cluste
 async def test_a_partition_is_trimmed_by_who_may_delete_and_readers_are_told(api: Plane) -> None:
     for data in (b"a", b"b", b"c"):
         await api.http.post(f"{BASE}/0/transactions", content=data)
-    trimmed = {"partition": 0, "formerFirst": 0, "first": 2, "highWaterMark": 2}
+    trimmed = {"partition": 0, "formerFirst": 0, "first": 2, "highWaterMark": 2, "passed": []}
     for query in ("before=2&dryRun=true", "before=2"):
         assert (await api.http.get(f"{BASE}/0/transactions/1")).status_code == 200
         answer = await api.http.post(f"{BASE}/0/trim?{query}")
@@ -90,6 +90,26 @@ async def test_a_partition_is_trimmed_by_who_may_delete_and_readers_are_told(api
     gone = await api.http.get(f"{BASE}/0/transactions/1")
     assert (gone.status_code, gone.json()["type"].rpartition("/")[2]) == (410, "trimmed")
     assert (await api.http.get(f"{BASE}/0/transactions?from=2")).json()["nextFrom"] == 3
+
+
+async def test_consumers_are_listed_waited_for_and_forgotten(api: Plane, cluster: Cluster) -> None:
+    path = BASE.replace("partitions", "consumers")
+    assert (await api.http.get(path)).json() == {"items": []}
+    for data in (b"a", b"b", b"c"):
+        await api.http.post(f"{BASE}/0/transactions", content=data)
+    async with Waltz(cluster.addresses) as log:
+        await log.consumer("billing", who="pod-1").start(0, 1)
+    (shown,) = (await api.http.get(path)).json()["items"]
+    assert shown.items() >= {"partition": 0, "name": "billing", "position": 1, "lag": 2, "who": "pod-1"}.items()
+    assert (shown["heldSeconds"], shown["stuck"]) == (None, False)
+    refused = await api.http.post(f"{BASE}/0/trim?before=2")
+    assert refused.status_code == 409
+    assert (await api.http.post(f"{BASE}/0/trim?before=2&force=true&dryRun=true")).json()["passed"] == ["billing"]
+    stranger = {"Authorization": f"Bearer {await api.service_account_token('stranger')}"}
+    for status, headers in ((403, stranger), (204, {}), (404, {})):
+        assert (await api.http.delete(f"{path}/billing", headers=headers)).status_code == status
+    assert (await api.http.delete(f"{path}/a%20b")).status_code == 422
+    assert (await api.http.post(f"{BASE}/0/trim?before=2")).json()["first"] == 2
 
 
 async def test_the_partition_of_an_immortal_is_its_own(api: Plane) -> None:

@@ -1,4 +1,4 @@
-"""``pavane waltz append|feed|get|hwm|partitions|trim`` by ``--servers``."""
+"""``pavane waltz append|consumers|feed|get|hwm|partitions|trim`` by ``--servers`` and by name."""
 
 import asyncio
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pavane.waltz.client import Waltz
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
 from tests.api.plane import Plane, plane
@@ -83,6 +84,34 @@ async def test_transactions_from_the_shell() -> None:
         assert await waltz(cluster, "trim", "--before", "1") == begins.format("begins")
         with pytest.raises(UserError, match="TRIMMED") as caught:
             await waltz(cluster, "get", "0")
+        assert caught.value.code is ExitCode.NOT_FOUND
+
+
+async def test_consumers_are_shown_waited_for_and_forgotten(tmp_path: Path) -> None:
+    async with running() as cluster, plane(tmp_path) as api:
+        await waltz_cluster(api, cluster)
+        url = str(api.http.base_url)
+        for data in ("opened", "paid", "closed"):
+            await waltz(cluster, "append", data)
+        async with Waltz(cluster.addresses) as log:
+            for name in ("billing", "audit"):
+                await log.consumer(name, who="pod-1").start(0, 1)
+        for shown in (await waltz(cluster, "consumers"), await by_name(api, url, "consumers", "ledger")):
+            lines = [line.split() for line in shown.splitlines()]
+            assert lines[0] == ["PARTITION", "CONSUMER", "POSITION", "LAG", "BEHIND", "SEEN", "HOLDS", "WHO"]
+            assert [(*line[:4], line[-1]) for line in lines[1:]] == [
+                ("0", name, "1", "2", "pod-1") for name in ("audit", "billing")
+            ]
+        with pytest.raises(UserError, match="CONSUMER_NEEDS") as caught:
+            await waltz(cluster, "trim", "--before", "2")
+        assert caught.value.code is ExitCode.REFUSED
+        told = await by_name(api, url, "trim", "ledger", "--before", "2", "--force", "--dry-run")
+        assert "would begin with transaction 2" in told
+        assert "consumer audit needs some of what would be gone" in told
+        assert "billing" not in await waltz(cluster, "consumers", "--remove", "billing")
+        assert "audit" not in await by_name(api, url, "consumers", "ledger", "--remove", "audit")
+        with pytest.raises(UserError, match="no consumer audit") as caught:
+            await waltz(cluster, "consumers", "--remove", "audit")
         assert caught.value.code is ExitCode.NOT_FOUND
 
 

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pavane.pods.waltz_settings import (
 from pavane.waltz.wire.blobs import (
     UNRESOLVED,
     AssignedPartition,
+    Consumer,
     PartitionAssignment,
     PartitionMetadata,
     ReplicaState,
@@ -114,6 +116,10 @@ def test_servers_alone_are_told_what_is_kept(tmp_path: Path) -> None:
     config, _, servers = RENDERER.generation(of, revision(of, 2))
     found = load(WaltzServerSettings.model_validate(ours(servers, config, tmp_path)))
     assert (found.retention_bytes, found.retention_age_ms) == (64 << 20, 86_400_000)
+    assert found.retention_respects_consumers
+    greedy = resource(1, 2, retention={"maxAge": "24h", "respectConsumers": False})
+    config, _, servers = RENDERER.generation(greedy, revision(greedy, 2))
+    assert not load(WaltzServerSettings.model_validate(ours(servers, config, tmp_path))).retention_respects_consumers
     assert RENDERER.standing(of, revision(of, 2)) == RENDERER.standing(resource(1, 2), revision(resource(1, 2), 2))
 
 
@@ -266,6 +272,18 @@ def judged(found: Registry | None, active: int | None = 1, coming: int | None = 
     return facts(resource(active, coming, partitions=2), found)
 
 
+def test_a_consumer_for_which_retention_waits_for_an_hour_is_named() -> None:
+    began = 1_000_000
+    consumers = Consumer("billing", 7, 1, 2, "pod-1", began), Consumer("idle", 3, 1, 2, "pod-2")
+    for passed, status in ((3599, False), (3600, True)):
+        look = {1: replace(states(9, 9, 9), consumers=consumers)}
+        found = judged(registry(numbers={3: 1, 4: 1}, partitions=look, looked_ms=began + passed * 1000))
+        (condition,) = [one for one in found.conditions if one.type == "ConsumerStuck"]
+        assert condition.status is status
+    assert "billing of partition 1, at transaction 7 (pod-1)" in condition.message
+    assert "idle" not in condition.message
+
+
 def test_a_generation_leads_when_it_alone_owns_and_all_its_partitions_take_appends() -> None:
     assert judged(registry(numbers={3: 2, 4: 2})).leads
     assert not judged(registry(numbers={3: 1, 4: 2})).leads
@@ -291,7 +309,11 @@ def test_replicas_decide_what_is_safe_and_whether_a_node_may_be_replaced() -> No
     two_less = judged(registry(numbers={3: 1, 4: 1}, partitions={0: states(9, 8, 8), 1: states(9, 9, 9)}))
     assert two_less.safety.reason == "NoQuorum"
     assert two_less.own_status["writable"] == "1/2"
-    assert {each.type: each.status for each in two_less.conditions} == {"WritesAllowed": False, "LogHealthy": False}
+    assert {each.type: each.status for each in two_less.conditions} == {
+        "WritesAllowed": False,
+        "LogHealthy": False,
+        "ConsumerStuck": False,
+    }
     assert judged(registry(numbers={3: 1, 4: 1}, consistent=False)).exchange is not None
 
 

@@ -1,4 +1,4 @@
-"""``/api/v1/…/waltzclusters/NAME/partitions``."""
+"""``/api/v1/…/waltzclusters/NAME/partitions`` and ``consumers``."""
 
 import asyncio
 import re
@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.sse import EventSourceResponse
 
 from pavane.waltz.client import Lock, Waltz
+from pavane.waltz.core.retention import CONSUMER_NAME
 from pavane.waltz.wire.locks import lock_hash
 from pavane_api import problems
 from pavane_api.auth import may
@@ -21,6 +22,7 @@ from pavane_api.waltzlog.adoption import adopted
 from pavane_api.waltzlog.schemas import (
     AdoptedLog,
     AppendedTransaction,
+    LogConsumers,
     LogPartitions,
     LogTransaction,
     LogTransactions,
@@ -32,18 +34,24 @@ ANSWER_BYTES_MAX = 16 * 1024 * 1024  # data per answer; a single larger transact
 BODY_BYTES_MAX = 10 * 1024 * 1024  # of an append by HTTP; the log itself takes 16 MiB
 TXID_MAX = (1 << 63) - 1
 
-router = APIRouter(prefix="/namespaces/{namespace}/waltzclusters/{name}/partitions", tags=["transactions"])
+router = APIRouter(prefix="/namespaces/{namespace}/waltzclusters/{name}", tags=["transactions"])
 
 MayGet = Annotated[object, Depends(may("get", WALTZ_CLUSTERS))]
 MayUpdate = Annotated[object, Depends(may("update", WALTZ_CLUSTERS))]
 MayDelete = Annotated[object, Depends(may("delete", WALTZ_CLUSTERS))]
 Number = Annotated[int, Path(ge=0, le=(1 << 31) - 1, description="Which partition, from 0")]
 Txid = Annotated[int, Path(ge=0, le=TXID_MAX, description="Its place in the partition, from 0")]
+ConsumerName = Annotated[str, Path(pattern=f"^{CONSUMER_NAME.pattern}$", description="Its name")]
 Locks = Annotated[list[str], Query(max_length=1000, description="Lock, NAME/NUMBER, for example account/7")]
 LastEventId = Annotated[str | None, Header(pattern="^[0-9]{1,18}$", description="Where a broken stream goes on")]
 
 
-@router.get("", operation_id="list_partitions", response_model=LogPartitions, responses=responses(problems.NotFound))
+@router.get(
+    "/partitions",
+    operation_id="list_partitions",
+    response_model=LogPartitions,
+    responses=responses(problems.NotFound),
+)
 async def partitions(control: Shared, _: MayGet, namespace: str, name: str) -> LogPartitions:
     """List the partitions of the log: who may write to each, and its last transaction."""
     async with control.waltz.of(namespace, name) as log:
@@ -51,7 +59,7 @@ async def partitions(control: Shared, _: MayGet, namespace: str, name: str) -> L
 
 
 @router.post(
-    "/{partition}/transactions",
+    "/partitions/{partition}/transactions",
     operation_id="append_transaction",
     status_code=201,
     response_model=AppendedTransaction,
@@ -92,7 +100,7 @@ async def append(
 
 
 @router.get(
-    "/{partition}/transactions",
+    "/partitions/{partition}/transactions",
     operation_id="list_transactions",
     response_model=LogTransactions,
     responses={
@@ -123,7 +131,7 @@ async def transactions(
 
 
 @router.get(
-    "/{partition}/transactions/{transaction}",
+    "/partitions/{partition}/transactions/{transaction}",
     operation_id="get_transaction",
     response_model=LogTransaction,
     responses=responses(problems.NotFound, problems.Trimmed),
@@ -138,7 +146,7 @@ async def transaction(
 
 
 @router.post(
-    "/{partition}/trim",
+    "/partitions/{partition}/trim",
     operation_id="trim_partition",
     response_model=TrimmedPartition,
     responses=responses(problems.NotFound, problems.Conflict),
@@ -151,16 +159,36 @@ async def trim(
     partition: Number,
     before: Annotated[int, Query(ge=0, le=TXID_MAX, description="The first transaction that is kept")],
     dry_run: Annotated[bool, Query(alias="dryRun", description="Give nothing up, only say what would be")] = False,
+    force: Annotated[bool, Query(description="Also what consumers still need")] = False,
 ) -> TrimmedPartition:
     """Give up all transactions before one, for good: nobody can read them any more.
 
+    What a consumer still needs stays unless `force` is set: 409 names it.
     Not of partitions that are reserved for a ComputeCluster or a Coordinator, which could not start again: 409 names
     it.
     """
     await _check_unreserved(control, namespace, name, partition)
     async with control.waltz.of(namespace, name) as log:
         _check(log, partition)
-        return TrimmedPartition.of(partition, await log.trim(partition, before, dry_run=dry_run))
+        return await TrimmedPartition.by(log, partition, before, dry_run=dry_run, force=force)
+
+
+@router.get(
+    "/consumers", operation_id="list_consumers", response_model=LogConsumers, responses=responses(problems.NotFound)
+)
+async def consumers(control: Shared, _: MayGet, namespace: str, name: str) -> LogConsumers:
+    """List the consumers of all partitions: how far they are, and for whom retention waits."""
+    async with control.waltz.of(namespace, name) as log:
+        return await LogConsumers.of(log)
+
+
+@router.delete(
+    "/consumers/{consumer}", operation_id="remove_consumer", status_code=204, responses=responses(problems.NotFound)
+)
+async def remove_consumer(control: Shared, _: MayDelete, namespace: str, name: str, consumer: ConsumerName) -> None:
+    """Forget a consumer in all partitions: nothing waits for it any more. It is told so when it returns."""
+    async with control.waltz.of(namespace, name) as log:
+        await LogConsumers.forget(log, consumer)
 
 
 @router.post(

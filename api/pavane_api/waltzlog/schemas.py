@@ -7,7 +7,8 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from pavane.waltz.client import NotFound, PartitionInfo, Rejected, Transaction, Trim, Unavailable, Waltz
+from pavane.waltz.client import ConsumerInfo, NotFound, PartitionInfo, Rejected, Transaction, Unavailable, Waltz
+from pavane.waltz.core.retention import STUCK_S
 
 
 class Document(BaseModel):
@@ -108,11 +109,15 @@ class TrimmedPartition(Document):
     """The first transaction now."""
     high_water_mark: int
     """The last transaction, -1 if there is none."""
+    passed: list[str]
+    """Consumers that need something before the first transaction."""
 
     @classmethod
-    def of(cls, partition: int, trim: Trim) -> Self:
-        """Show the answer of a server."""
-        return cls(partition=partition, former_first=trim.former, first=trim.first, high_water_mark=trim.hwm)
+    async def by(cls, log: Waltz, partition: int, before: int, *, dry_run: bool, force: bool) -> Self:
+        """Trim, or see what would be."""
+        former, first, hwm = await log.trim(partition, before, dry_run=dry_run, force=force)
+        passed = [one.name for one in await log.consumers(partition) if one.position < first]
+        return cls(partition=partition, former_first=former, first=first, high_water_mark=hwm, passed=passed)
 
 
 class AdoptedLog(Document):
@@ -130,3 +135,52 @@ class AdoptedLog(Document):
         done = "would be adopted" if dry_run else "are adopted: servers open them now"
         anew = "".join(f"; {node} is copied anew in {count} of them" for node, count in self.copied_anew.items())
         return f"{self.partitions} partitions with {self.transactions} transactions {done}{anew}"
+
+
+class LogConsumer(Document):
+    """Somebody who reads a partition."""
+
+    partition: int
+    """Which."""
+    name: str
+    """Its name."""
+    position: int
+    """The first transaction that it has not applied."""
+    lag: int
+    """How many it has not applied."""
+    lag_seconds: float
+    """For how long there has been one, at most since the partition has its server."""
+    idle_seconds: float
+    """Since it last committed."""
+    held_seconds: float | None
+    """For how long retention waits for it; null: it does not."""
+    stuck: bool
+    """Whether that is an hour or more."""
+    who: str
+    """What it says of itself: host and process."""
+
+    @classmethod
+    def of(cls, info: ConsumerInfo) -> Self:
+        """Show a consumer."""
+        return cls(**info._asdict(), stuck=(info.held_seconds or 0) >= STUCK_S)
+
+
+class LogConsumers(Document):
+    """Consumers of all partitions."""
+
+    items: list[LogConsumer]
+    """By partition and name."""
+
+    @classmethod
+    async def of(cls, log: Waltz) -> Self:
+        """Ask all partitions. Raises ``Unavailable``."""
+        found = await asyncio.gather(*map(log.consumers, range(log.partition_count)))
+        return cls(items=[LogConsumer.of(one) for some in found for one in some])
+
+    @classmethod
+    async def forget(cls, log: Waltz, name: str) -> None:
+        """Remove a consumer from all partitions. Raises ``NotFound``, ``Unavailable``."""
+        partitions = [one.partition for one in (await cls.of(log)).items if one.name == name]
+        if not partitions:
+            raise NotFound(f"the log has no consumer {name}")
+        await asyncio.gather(*map(log.consumer(name).remove, partitions))

@@ -1,16 +1,23 @@
-"""``pavane waltz append|feed|get|hwm|partitions|trim``."""
+"""``pavane waltz append|consumers|feed|get|hwm|partitions|trim``."""
 
 import base64
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import typer
 
 from pavane.waltz.client import Lock
-from pavane_api.waltzlog.schemas import AppendedTransaction, LogPartitions, LogTransaction, Partition, TrimmedPartition
+from pavane_api.waltzlog.schemas import (
+    AppendedTransaction,
+    LogConsumers,
+    LogPartitions,
+    LogTransaction,
+    Partition,
+    TrimmedPartition,
+)
 from pavane_cli import output
 from pavane_cli.data import DataFile, data_of, show
 from pavane_cli.failures import ExitCode, UserError
@@ -145,18 +152,19 @@ def trim(
     reach: WaltzReach,
     before: Annotated[int, typer.Option(min=0, help="The first transaction that is kept.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be given up.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Give up also what consumers still need.")] = False,
     form: Output = Format.TABLE,
 ) -> None:
     """Give up all transactions of a partition before one, for good: nobody can read them any more."""
 
     async def ask() -> TrimmedPartition:
         if not reach.servers:
-            query = urlencode({"before": before, "dryRun": dry_run})
+            query = urlencode({"before": before, "dryRun": dry_run, "force": force})
             async with reach.rest() as rest:
                 path = f"{reach.partitions}/{reach.partition}/trim?{query}"
                 return TrimmedPartition.model_validate(await rest.post(path, b""))
         async with reach.log() as log:
-            return TrimmedPartition.of(reach.partition, await log.trim(reach.partition, before, dry_run=dry_run))
+            return await TrimmedPartition.by(log, reach.partition, before, dry_run=dry_run, force=force)
 
     found = run(ask())
     if form.structured:
@@ -164,6 +172,50 @@ def trim(
         return
     count, verb = found.first - found.former_first, "would begin" if dry_run else "begins"
     output.say(f"partition {found.partition} {verb} with transaction {found.first}: {count} fewer than before")
+    for name in found.passed:
+        output.say(f"consumer {name} needs some of what {'would be' if dry_run else 'is'} gone")
+
+
+@reaching
+def consumers(
+    reach: WaltzReach,
+    remove: Annotated[str, typer.Option(metavar="CONSUMER", help="Forget this one, in all partitions.")] = "",
+    form: Output = Format.TABLE,
+) -> None:
+    """Show who reads which partition, how far it is behind, and for how long retention has waited for it.
+
+    What is removed is not waited for any more, and is told so when it returns.
+    """
+
+    async def ask() -> LogConsumers:
+        if not reach.servers:
+            async with reach.rest() as rest:
+                if remove:
+                    await rest.send("DELETE", f"{reach.path}/consumers/{quote(remove, safe='')}")
+                return LogConsumers.model_validate(await rest.get(f"{reach.path}/consumers"))
+        async with reach.log() as log:
+            if remove:
+                await LogConsumers.forget(log, remove)
+            return await LogConsumers.of(log)
+
+    found = run(ask())
+    rows = [
+        (
+            *(
+                one.partition,
+                one.name,
+                one.position,
+                one.lag,
+                output.span(one.lag_seconds),
+                output.span(one.idle_seconds),
+            ),
+            "" if one.held_seconds is None else output.span(one.held_seconds) + " (stuck)" * one.stuck,
+            one.who,
+        )
+        for one in found.items
+    ]
+    titles = "PARTITION", "CONSUMER", "POSITION", "LAG", "BEHIND", "SEEN", "HOLDS", "WHO"
+    output.listing(found.model_dump(mode="json", by_alias=True), titles, rows, form)
 
 
 async def _partitions(reach: WaltzReach) -> list[Partition]:

@@ -52,12 +52,15 @@ ADVICE = {
     "CopyUnusable": "It is rebuilt from the others by itself while a majority of all copies is whole. Look at the disk "
     "of the node; see docs/waltz.md, When copies are damaged.",
     "ReplicasMissing": "It continues when the storage nodes run again and have caught up.",
+    "ConsumerStuck": "Let it go on, or `pavane waltz consumers NAME --remove CONSUMER` if it never comes back.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
 
-OWN = ("VolumesHaveRoom", "Replicated", "LogHealthy")
+OWN = ("VolumesHaveRoom", "Replicated", "LogHealthy", "ConsumerStuck")
 """Conditions that some kinds have, of their volumes, views and logs; those that all kinds have tell of the rest."""
+
+BAD_WHEN_TRUE = {"InUse", "Stalled", "Reconciling", "TemplateDrift", "ConsumerStuck"}
 
 AFTERWARDS = {
     "DeadlineExceeded": "Correct the spec, or try again with `pavane rollout retry {reference}`.",
@@ -137,13 +140,13 @@ def _state_sentence(document: dict[str, Any], reference: str) -> str:
 
 
 def _is_fine(condition: dict[str, Any]) -> bool:
-    bad_when_true = condition["type"] in {"InUse", "Stalled", "Reconciling", "TemplateDrift"}
-    return condition.get("status") == ("False" if bad_when_true else "True")
+    return condition.get("status") == ("False" if condition["type"] in BAD_WHEN_TRUE else "True")
 
 
 def _lacking(document: dict[str, Any]) -> list[str]:
-    """Own conditions known to be false; other kinds do not have them, and a cluster that is down cannot say."""
-    return [name for name in OWN if (condition(document, name) or {}).get("status") == "False"]
+    """Own conditions known to be bad; other kinds do not have them, and a cluster that is down cannot say."""
+    bad = {name: "True" if name in BAD_WHEN_TRUE else "False" for name in OWN}
+    return [name for name in OWN if (condition(document, name) or {}).get("status") == bad[name]]
 
 
 def _because(failed: dict[str, Any]) -> str:

@@ -132,6 +132,8 @@ class Retention(Model):
     eighth, and by more where storage nodes were copied anew."""
     max_bytes: Quantity | None = Field(default=None, json_schema_extra=marked(Mark.POD))
     """How much a partition takes on each storage node; at least 1Mi. It may be more by what comes within 10 seconds."""
+    respect_consumers: bool = Field(default=True, json_schema_extra=marked(Mark.POD))
+    """Whether nothing is given up that a consumer still needs, whatever maxAge and maxBytes say."""
 
 
 class Authentication(StrEnum):

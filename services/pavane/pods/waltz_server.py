@@ -139,7 +139,7 @@ class WaltzPod(StagedPod[WaltzRole]):
             generation=settings.generation,
             client_tls=client_tls,
             storage_tls=self._storage_tls,
-            policy=Policy(config.retention_bytes, config.retention_age_ms),
+            policy=Policy(config.retention_bytes, config.retention_age_ms, respect=config.retention_respects_consumers),
         )
         self._judged = self._ours = False
         role = WaltzRole(self._server, settings.generation)

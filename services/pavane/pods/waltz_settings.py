@@ -73,6 +73,8 @@ class WaltzConfig(BaseModel):
     """How much of a partition a storage node keeps; -1: all. For servers."""
     retention_age_ms: int = Field(default=-1, ge=-1)
     """How long a transaction is kept; -1: for ever. For servers."""
+    retention_respects_consumers: bool = True
+    """Whether nothing is dropped that a consumer needs. For servers."""
 
     @field_validator("storage")
     @classmethod

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pavane.waltz.core.retention import Change, Keeping
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
@@ -23,6 +24,7 @@ class Log:
     first: int = 0
     records: list[m.FeedItem] = field(default_factory=list)
     locks: dict[int, int] = field(default_factory=dict)
+    keeping: Keeping = field(default_factory=Keeping)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -114,6 +116,21 @@ class Connection(asyncio.Protocol):
     def reject(self, message: Any, kind: int, code: RejectCode, detail: int = -1) -> None:
         self.send(m.Reject(message.reqid, kind, code, detail, -1, code.name.lower()))
 
+    def change(self, message: m.ConsumerRequest | m.TrimRequest, log: Log) -> None:
+        if isinstance(message, m.ConsumerRequest):
+            if message.action is not m.ConsumerAction.LIST:
+                log.keeping.ask(Change(message, lambda _: None))
+            if log.keeping.prepare(0.0, log.hwm):
+                log.keeping.written()
+            states = log.keeping.states(0.0, log.hwm, message.name)
+            self.send(m.ConsumerResponse(message.reqid, log.first, log.hwm, states))
+        elif fault := log.keeping.fault_of(message):
+            self.reject(message, 47, fault[0], fault[2])
+        else:
+            former, first = log.first, max(log.first, message.before)
+            log.first = former if message.flags & m.FLAG_DRY_RUN else first
+            self.send(m.TrimResponse(message.reqid, former, first, log.hwm))
+
     def take(self, message: Any) -> None:
         if self.server.silent or self.muted:
             return
@@ -130,10 +147,8 @@ class Connection(asyncio.Protocol):
                     self.send(m.HighWaterMarkResponse(message.reqid, log.hwm))
                 else:
                     self.reject(message, 11, RejectCode.PARTITION_NOT_HERE)
-            case m.TrimRequest():
-                former, first = log.first, max(log.first, message.before)
-                log.first = former if message.flags & m.FLAG_DRY_RUN else first
-                self.send(m.TrimResponse(message.reqid, former, first, log.hwm))
+            case m.ConsumerRequest() | m.TrimRequest():
+                self.change(message, log)
             case m.MountRequest():
                 self.mounts.append(message)
                 self.send(m.MountResponse(message.reqid, cluster.state if here else m.MountState.NOT_READY))

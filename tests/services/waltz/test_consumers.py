@@ -146,8 +146,8 @@ class Table:
     def trim(self, before: int, flags: int = 0) -> None:
         self.keeping.ask(Change(m.TrimRequest(ReqId(1, 1, 0, 1), before, flags), self.told.append))
 
-    def write(self, hwm: int = 100) -> list[RejectCode | None]:
-        if self.keeping.prepare(hwm):
+    def write(self, hwm: int = 100, now: float = 0.0) -> list[RejectCode | None]:
+        if self.keeping.prepare(now, hwm):
             self.meta = self.keeping.next(1, 1, ())
             self.keeping.written()
         told, self.told = self.told, []
@@ -173,12 +173,12 @@ def test_what_comes_together_is_judged_in_order_and_written_once() -> None:
 def test_a_write_that_may_have_been_done_is_judged_again_by_what_the_metadata_say() -> None:
     table = Table()
     table.ask(START, "a", 10)
-    assert table.keeping.prepare(100)
+    assert table.keeping.prepare(0.0, 100)
     table.ask(COMMIT, "a", 20)
     table.keeping.again(table.meta)  # it was not
     assert table.write() == [None, None]
     table.ask(COMMIT, "a", 30)
-    assert table.keeping.prepare(100)
+    assert table.keeping.prepare(0.0, 100)
     table.keeping.again(table.keeping.next(1, 1, ()))  # it was, and the answer was lost
     assert table.write() == [None]
     assert [one.position for one in table.meta.consumers] == [30]
@@ -195,7 +195,7 @@ def test_names_and_numbers_of_consumers_are_bounded() -> None:
     size = len(blobs.PARTITION_METADATA.encode(table.meta))
     longest = replace(table.meta.consumers[0], name="n" * 127, who="w" * 64)
     most = replace(table.meta, consumers=(longest,) * retention.CONSUMERS_MAX)
-    assert size < len(blobs.PARTITION_METADATA.encode(most)) <= 14 * 1024
+    assert size < len(blobs.PARTITION_METADATA.encode(most)) <= 15 * 1024
     for _ in range(retention.CHANGES_MAX + 1):
         table.ask(REMOVE, "c1")
     assert table.write() == [RejectCode.UNAVAILABLE, *[None] * retention.CHANGES_MAX]
@@ -220,8 +220,8 @@ def test_a_consumer_that_is_idle_for_a_year_keeps_its_position_and_is_late_from_
         now += 3600.0
     keeping.sample(now, 120)
     assert len(keeping._samples) <= retention.SAMPLES_MAX
-    (state,) = keeping.states(now + 60.0, 5 + int(1000 * now), 120)
-    assert (state.position, state.idle_ms) == (100, int(1000 * now))
+    (state,) = keeping.states(now + 60.0, 120)
+    assert (state.position, state.idle_ms) == (100, int(1000 * (now + 60.0)) - 5)
     assert 60_000 <= state.lag_ms <= 60_000 + 3_600_000
 
 
@@ -229,20 +229,26 @@ def test_held_is_counted_while_the_consumer_stands_still() -> None:
     table = Table(Policy(bytes_max=1))
     table.ask(START, "a", 10)
     table.write()
-    keeping = table.keeping
+    table.keeping._wanted = 50
     for now in (100.0, 200.0):
-        keeping._wanted = 50
-        keeping.look(now, 3, 100)
-    assert [state.held_ms for state in keeping.states(260.0, 0, 100)] == [160_000]
+        table.write(now=now)
+    assert [state.held_ms for state in table.keeping.states(260.0, 100)] == [160_000]
+    following = Keeping(Policy(bytes_max=1))
+    following.begin(table.meta)
+    assert not following.prepare(300.0, 100), "the next owner counts on"
     table.ask(COMMIT, "a", 20)
-    table.write()
+    table.write(now=300.0)
+    assert [state.held_ms for state in table.keeping.states(360.0, 100)] == [60_000], "it has moved"
     assert table.meta.start == 20
-    assert [state.held_ms for state in keeping.states(260.0, 0, 100)] == [-1]
+    table.ask(COMMIT, "a", 60)
+    table.write()
+    assert [state.held_ms for state in table.keeping.states(360.0, 100)] == [-1]
+    assert table.meta.start == 50
 
 
 def test_metadata_without_consumers_have_the_bytes_of_before_and_others_are_told_apart() -> None:
     meta = blobs.PartitionMetadata(3, 9, (), 0)
-    consumer = blobs.Consumer("billing", 7, 1, 2, "pod")
+    consumer = blobs.Consumer("billing", 7, 1, 2, "pod", 3)
     for one in (
         meta,
         replace(meta, start=5),

@@ -16,8 +16,9 @@ from pavane.waltz.wire.blobs import Consumer
 from tests.sim.kit.seeds import BrokenError, played, replayable
 from tests.sim.waltz.beside import Beside, Peruser
 from tests.sim.waltz.faults import Faults
+from tests.sim.waltz.product import SEGMENT_BYTES_TRIMMED, Product
 from tests.sim.waltz.trimming import Asker, Consumers, Trimmer
-from tests.sim.waltz.world import SEGMENT_BYTES_TRIMMED, Product, World
+from tests.sim.waltz.world import World
 
 RUN_S = 12.0
 PER_TEST = 25

@@ -14,10 +14,8 @@ from pavane.wal.memory import MemoryDisk
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.cluster import ClusterView
 from pavane.waltz.core.node import Node
-from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.server import ServerCore
 from pavane.waltz.errors import RejectCode
-from pavane.waltz.state.recovery import RULES, Rules
 from pavane.waltz.storage import Directory
 from pavane.waltz.wire import blobs
 from pavane.waltz.wire import messages as m
@@ -26,6 +24,7 @@ from tests.sim.kit.disk import DiskThread
 from tests.sim.kit.scheduler import Alarm, Scheduler
 from tests.sim.kit.seeds import holds
 from tests.sim.waltz.links import DIRECTIONS, Link, Session, rules
+from tests.sim.waltz.product import Product
 
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 PARTITION, LOCK = 0, (42,)
@@ -33,18 +32,6 @@ NODES, SERVERS = ("n0", "n1", "n2"), (1, 2)
 TTL_S = 1.0
 DELAY_S, LATE_S, LATE_SHARE = (0.0002, 0.003), (0.02, 0.4), 0.02
 THINK_S, ANSWER_S = (0.005, 0.05), 1.5
-SEGMENT_BYTES, SEGMENT_BYTES_TRIMMED = 3000, 1000  # so that logs have several
-
-
-@dataclass(frozen=True)
-class Product:
-    """What of the product is switched on."""
-
-    rules: Rules = RULES
-    marks: bool = True
-    fences: bool = True
-    segment_bytes: int = SEGMENT_BYTES
-    policy: Policy = KEEP_ALL
 
 
 class SimNode:
@@ -169,9 +156,8 @@ class SimServer:
     def start(self) -> None:
         if self.core is None:
             self._life += 1
-            self.core = ServerCore(
-                self.number, "sim", 1, rules=self.world.product.rules, policy=self.world.product.policy
-            )
+            product = self.world.product
+            self.core = ServerCore(self.number, "sim", 1, rules=product.rules, policy=product.policy)
             self._dial(self._life)
             self._renew(self._life)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from pavane.waltz.core.retention import STUCK_S
 from pavane.waltz.wire.blobs import UNRESOLVED, PartitionAssignment, PartitionMetadata, Rollout
 from pavane_operator.crds.waltzcluster import PartitionCounts, WaltzClusterSpec
 from pavane_operator.kinds.waltz.copies import Faults, Told
@@ -43,6 +44,8 @@ class Registry:
     """Live servers: id → number of their generation, 0 where they told none."""
     partitions: Mapping[int, PartitionMetadata] | None = None
     """By number; one that was never opened is missing."""
+    looked_ms: int = 0
+    """When, in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ def _facts(resource: Resource, registry: Registry | None, faults: Faults) -> Fac
             ),
             "writable": f"{writable}/{total}",
         },
-        conditions=_conditions(counts, total, faults) if active else (),
+        conditions=(*_conditions(counts, total, faults), _stuck(registry)) if active else (),
         warnings=_warnings(faults),
     )
 
@@ -259,6 +262,21 @@ def _conditions(counts: _Counts, total: int, faults: Faults) -> tuple[OwnConditi
         ),
         _unusable(faults) or healthy,
     )
+
+
+def _stuck(registry: Registry) -> OwnCondition:
+    """Whether retention waits for a consumer that has not moved for long."""
+    stuck = [
+        f"{one.name} of partition {number}, at transaction {one.position} ({one.who})"
+        for number, partition in sorted((registry.partitions or {}).items())
+        for one in partition.consumers
+        if one.held and registry.looked_ms - one.held >= STUCK_S * 1000
+    ]
+    if not stuck:
+        return OwnCondition("ConsumerStuck", False, "AllMove")
+    more = f"; and {len(stuck) - NAMED_MAX} more" if len(stuck) > NAMED_MAX else ""
+    text = f"for more than an hour nothing was trimmed because of consumer {'; '.join(stuck[:NAMED_MAX])}{more}"
+    return OwnCondition("ConsumerStuck", True, "ConsumerStuck", text)
 
 
 def _unusable(faults: Faults) -> OwnCondition | None:

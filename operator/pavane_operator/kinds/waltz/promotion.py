@@ -7,6 +7,7 @@ other by themselves. Nothing here believes an answer: what counts is what the st
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import datetime
 
 import httpx2
@@ -154,4 +155,5 @@ async def _registry(store: Metadata, root: str, spec: WaltzClusterSpec) -> Regis
             for server, found in zip(ids, numbers, strict=True)
         },
         partitions={number: state for number, state in enumerate(states) if state is not None},
+        looked_ms=time.time_ns() // 1_000_000,
     )

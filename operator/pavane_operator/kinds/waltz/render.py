@@ -187,7 +187,9 @@ def _config(resource: Resource, spec: WaltzClusterSpec) -> dict[str, Any]:
 
 def _retention(spec: WaltzClusterSpec) -> dict[str, Any]:
     """What servers, which decide it, let storage nodes keep."""
-    kept, found = spec.retention, {}
+    kept, found = spec.retention, dict[str, Any]()
+    if kept is not None and not kept.respect_consumers:
+        found["retention_respects_consumers"] = False
     if kept is not None and kept.max_bytes is not None:
         found["retention_bytes"] = int(parse_quantity(kept.max_bytes))
     if kept is not None and kept.max_age is not None:

@@ -14,15 +14,11 @@ from pavane.waltz.wire.fields import ReqId
 
 
 class Changing(Storing):
-    """Answers when what was asked for is durable; ``epoch`` is the time when ``now`` was 0, in seconds since 1970."""
-
-    def __init__(self, *arguments: Any, epoch: float, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._epoch = epoch
+    """Answers when what was asked for is durable."""
 
     def consumers(self) -> tuple[m.ConsumerState, ...]:
         """Return all consumers, for people."""
-        return self.keeping.states(self.now, self._ms, -1 if self.hwm is None else self.hwm)
+        return self.keeping.states(self.now, -1 if self.hwm is None else self.hwm)
 
     def reject(
         self, connection: Connection, reqid: ReqId, number: int, code: RejectCode, text: str, detail: int = -1
@@ -50,7 +46,7 @@ class Changing(Storing):
 
     def _consumer(self, connection: Connection, request: m.ConsumerRequest, hwm: int) -> None:
         def answer() -> m.ConsumerResponse:
-            found = self.keeping.states(self.now, self._ms, hwm, request.name)
+            found = self.keeping.states(self.now, hwm, request.name)
             return m.ConsumerResponse(request.reqid, self.first, hwm, found)
 
         listing = request.action is m.ConsumerAction.LIST
@@ -69,8 +65,11 @@ class Changing(Storing):
         if self._session is None or not self.healthy:
             self.reject(connection, request.reqid, kind_of(request), RejectCode.UNAVAILABLE, self.blocker)
             return
-        change = Change(request, lambda fault: self._answer(connection, request, fault, answer), self._ms)
-        self._take(self._session.change(self.now, change))
+
+        def judged(fault: Fault | None) -> None:
+            self._answer(connection, request, fault, answer)
+
+        self._take(self._session.change(self.now, Change(request, judged, self.keeping.ms(self.now))))
 
     def _answer(self, connection: Connection, request: Any, fault: Fault | None, answer: Callable[[], Any]) -> None:
         self._look_again()
@@ -78,8 +77,3 @@ class Changing(Storing):
             self._reply(connection, answer())
         else:
             self.reject(connection, request.reqid, kind_of(request), *fault)
-
-    @property
-    def _ms(self) -> int:
-        """Milliseconds since 1970."""
-        return int(1000 * (self._epoch + self.now))

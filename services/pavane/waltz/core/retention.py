@@ -4,7 +4,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
@@ -12,7 +12,7 @@ from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.blobs import Consumer, PartitionMetadata
 
 LOOK_S = 10.0  # between two questions to storage nodes: a partition grows beyond its size by what comes in that time
-CONSUMERS_MAX = 64  # of a partition: each commit writes all of them to the metadata store, 14 KiB at most
+CONSUMERS_MAX = 64  # of a partition: each commit writes all of them to the metadata store, 15 KiB at most
 CONSUMER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")  # it stands in paths and labels
 WHO_CHARACTERS_MAX = 64  # of what a consumer says of itself; the rest is cut off
 CHANGES_MAX = 1000  # that wait for the metadata store
@@ -81,20 +81,17 @@ class Change:
     at_ms: int = 0
 
 
-class _Held(NamedTuple):
-    position: int
-    since: float
-
-
 class Keeping:
     """What is kept of one partition, at its owner: one transaction after the other in the partition's metadata.
 
     ``first`` and ``consumers`` are what the metadata say. Changes wait while a write is under way, and are judged by
-    what it has left: so no trim passes a consumer that came before it, nor does one start below a trim.
+    what it has left: so no trim passes a consumer that came before it, nor does one start below a trim. ``epoch`` is
+    the time when ``now`` was 0, in seconds since 1970.
     """
 
-    def __init__(self, policy: Policy = KEEP_ALL) -> None:
+    def __init__(self, policy: Policy = KEEP_ALL, epoch: float = 0.0) -> None:
         self.policy = policy
+        self._epoch = epoch
         self.first = 0
         self.consumers: dict[str, Consumer] = {}
         self.told = Told()
@@ -103,7 +100,6 @@ class Keeping:
         self._waiting: deque[Change] = deque()
         self._under_way: list[Change] = []
         self._next: tuple[int, dict[str, Consumer]] = 0, {}
-        self._held: dict[str, _Held] = {}
         self._samples: list[tuple[float, int]] = []
 
     # -- the metadata -------------------------------------------------------------------------------------------
@@ -111,7 +107,8 @@ class Keeping:
     def begin(self, meta: PartitionMetadata) -> None:
         """Take what the metadata say as a store session begins."""
         self.told = Told()
-        self.first = self._wanted = self._ordered = max(0, meta.start)
+        self.first = self._ordered = max(0, meta.start)
+        self._wanted = max([self.first, *(one.position + 1 for one in meta.consumers if one.held)])
         self.consumers = {one.name: one for one in meta.consumers}
 
     def again(self, meta: PartitionMetadata) -> None:
@@ -133,7 +130,7 @@ class Keeping:
         else:
             change.answer((RejectCode.UNAVAILABLE, "too many changes wait for the metadata store", -1))
 
-    def prepare(self, hwm: int) -> bool:
+    def prepare(self, now: float, hwm: int) -> bool:
         """Judge what waits, and return whether the metadata have to be written for it."""
         consumers, refused = dict(self.consumers), []
         while self._waiting:
@@ -142,11 +139,15 @@ class Keeping:
                 self._under_way.append(change)
             else:
                 refused.append((change, fault))
+        for one in consumers.values():
+            waits = self.policy.respect and one.position < self._wanted
+            if waits != bool(one.held):
+                consumers[one.name] = replace(one, held=self.ms(now) if waits else 0)
         wanted = min([self._wanted, *self._needed(consumers)])
         self._next = max(self.first, self._ordered, wanted), consumers
         for change, fault in refused:
             change.answer(fault)
-        return bool(self._under_way) or self._next[0] > self.first
+        return bool(self._under_way) or self._next != (self.first, self.consumers)
 
     def next(self, generation: int, session: int, states: Any) -> PartitionMetadata:
         """Return the metadata to write, with these replicas."""
@@ -187,8 +188,9 @@ class Keeping:
         if action is m.ConsumerAction.COMMIT:
             if known is None or known.since != request.since:
                 return no_consumer(request.reqid.partition, name, known is not None)
+            held = known.held if position <= known.position else 0
             position = max(known.position, position)
-            consumers[name] = replace(known, position=position, committed=change.at_ms, who=who)
+            consumers[name] = replace(known, position=position, committed=change.at_ms, who=who, held=held)
             return None
         if known is not None and action is m.ConsumerAction.START:
             return None
@@ -218,17 +220,11 @@ class Keeping:
 
     # -- retention ----------------------------------------------------------------------------------------------
 
-    def look(self, now: float, replicas: int, hwm: int) -> None:
+    def look(self, replicas: int, hwm: int) -> None:
         """Take what the storage nodes have answered: what any has dropped was agreed, whatever old metadata say."""
         kept = self.told.kept.values()
         self._wanted = max(self._wanted, min(agreed([one.wanted for one in kept], replicas), hwm + 1))
         self._ordered = max(self._ordered, min(max((one.first for one in kept), default=0), hwm + 1))
-        held = {}
-        for one in self.consumers.values():
-            if self.policy.respect and one.position < self._wanted:
-                before = self._held.get(one.name)
-                held[one.name] = before if before and before.position == one.position else _Held(one.position, now)
-        self._held = held
 
     def _needed(self, consumers: dict[str, Consumer]) -> list[int]:
         return [one.position for one in consumers.values()] if self.policy.respect else []
@@ -241,8 +237,13 @@ class Keeping:
         if len(self._samples) > SAMPLES_MAX:
             del self._samples[1 : SAMPLES_MAX // 2 : 2]
 
-    def states(self, now: float, now_ms: int, hwm: int, name: str = "") -> tuple[m.ConsumerState, ...]:
+    def ms(self, now: float) -> int:
+        """Return the time, in milliseconds since 1970."""
+        return int(1000 * (self._epoch + now))
+
+    def states(self, now: float, hwm: int, name: str = "") -> tuple[m.ConsumerState, ...]:
         """Return a consumer, or all of them, in order."""
+        now_ms = self.ms(now)
         return tuple(
             m.ConsumerState(
                 one.name,
@@ -251,15 +252,11 @@ class Keeping:
                 one.who,
                 0 if one.position > hwm else int(1000 * (now - self._appended_at(one.position, now))),
                 max(0, now_ms - one.committed),
-                self._held_ms(one, now),
+                max(0, now_ms - one.held) if one.held else -1,
             )
             for key, one in sorted(self.consumers.items())
             if name in ("", key)
         )
-
-    def _held_ms(self, one: Consumer, now: float) -> int:
-        held = self._held.get(one.name)
-        return -1 if held is None or held.position != one.position else int(1000 * (now - held.since))
 
     def _appended_at(self, txid: int, now: float) -> float:
         """Return when this owner first saw ``txid`` in the log, or did not see it for the last time."""

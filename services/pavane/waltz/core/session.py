@@ -437,7 +437,7 @@ class Session(Copying):
         recovered = {replica.node for replica in replicas if replica.recovered and not replica.failed}
         if len(recovered) < self._quorum:
             return
-        if not self.keeping.prepare(self.hwm) and all(self._replicas[node].declared for node in recovered):
+        if not self.keeping.prepare(self._now, self.hwm) and all(self._replicas[node].declared for node in recovered):
             return
         clean = recovered | {
             replica.node
@@ -483,7 +483,7 @@ class Session(Copying):
         if self.keeping.told.take(node, answer):  # so many segments at a time: there may be more
             self._retain([node])
         if not self.keeping.told.waiting and not self.ended:
-            self.keeping.look(self._now, len(self._replicas), self.hwm)
+            self.keeping.look(len(self._replicas), self.hwm)
             self._declare()
 
     def _send_batch(self, replica: Replica, batch: Batch) -> None:

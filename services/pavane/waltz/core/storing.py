@@ -39,6 +39,7 @@ class Storing(ABC):
         rules: recovery.Rules,
         *,
         policy: Policy,
+        epoch: float,
     ) -> None:
         self.number = number
         self.generation = generation
@@ -47,7 +48,7 @@ class Storing(ABC):
         self.nodes = tuple(nodes)
         self.first = 0
         """The first transaction that is kept."""
-        self.keeping = Keeping(policy)
+        self.keeping = Keeping(policy, epoch)
         self.reason = "opening"
         self.ended_by = ""
         """Why the last store session has ended."""

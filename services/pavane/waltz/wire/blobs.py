@@ -117,7 +117,8 @@ class Consumer:
     """Ours: somebody who has applied all of a partition before ``position``, and says of itself ``who`` it is.
 
     Times are in milliseconds since 1970, by the clock of the server: ``since`` is when it was given a position by name,
-    which tells it from one of its name before, ``committed`` when it last said how far it is.
+    which tells it from one of its name before, ``committed`` when it last said how far it is, ``held`` when retention
+    began to wait for it at this position; 0: it does not.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Consumer:
     since: int
     committed: int
     who: str
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ _NODES = Listed(Layout(NodeNumber, JAVA_TEXT, INT32))
 _ASSIGNED = Layout(AssignedPartition, INT32, INT32)
 _SERVER = Layout(ServerPartitions, INT32, Listed(_ASSIGNED))
 _REPLICA = Layout(ReplicaAssignment, JAVA_TEXT, INTS)
-_LISTED = Listed(Layout(Consumer, JAVA_TEXT, INT64, INT64, INT64, JAVA_TEXT))
+_LISTED = Listed(Layout(Consumer, JAVA_TEXT, INT64, INT64, INT64, JAVA_TEXT, INT64))
 _STATE = Layout(ReplicaState, Constant(b"\x01\x01"), INT32, JAVA_TEXT, INT64, INT64)
 
 CLUSTER_PARAMS = Layout(ClusterParams, Constant(bytes.fromhex("b4e87347") + _VERSION), JAVA_TEXT, INT32)
