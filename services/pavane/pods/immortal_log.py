@@ -9,6 +9,7 @@ import asyncio
 import errno
 import io
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ from pavane.ambrosia.tenure import FENCE, TERM, Tenure, read_fence, read_number
 from pavane.runtime.certificates import client_of
 from pavane.wal.files import Buffer, DiskFile, DiskFolder, Folder, read_file
 from pavane.waltz.client import Transaction, View, Waltz, WaltzError
+
+_logger = logging.getLogger(__name__)
 
 ENTRY = 0x414D4231  # header of our transactions
 LOCK = ("ambrosia.log", 0)
@@ -55,6 +58,10 @@ class PartitionFolder(DiskFolder):
         """Where a reader begins who wants the last checkpoint and what follows."""
         self._logs: dict[int, int] = {}  # where each log file begins
         self._check: Callable[[], None] | None = None  # of the writer
+        self._consumer = log.consumer(f"coordinator.{owner}")
+        self._kept = -1
+        """Where the partition begins, by the last transaction that says so."""
+        self._trimming: asyncio.Task[None] | None = None
         self._changes: list[Change] = []
         self._payload = bytearray()
         self._loop: asyncio.AbstractEventLoop
@@ -66,7 +73,9 @@ class PartitionFolder(DiskFolder):
             await self._stack.enter_async_context(self._log)
             end = await self._log.hwm(self._partition)
             if end >= 0:
-                self._from = self._decode(await self._log.get(self._partition, end))[0]["from"]
+                told = self._decode(await self._log.get(self._partition, end))[0]["from"]
+                # It may be of one who had not seen the last checkpoint; nobody trims beyond that.
+                self._from = max(told, await self._log.first(self._partition))
             view = self._log.view(self._partition, self._apply, from_=self._from)
             self._view = await self._stack.enter_async_context(view)
             await self._view.wait(end)
@@ -77,6 +86,9 @@ class PartitionFolder(DiskFolder):
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._trimming is not None:
+            self._trimming.cancel()
+            await asyncio.wait([self._trimming])
         with suppress(FatalError, OSError, WaltzError):  # who waited for the view has it already
             await self._stack.aclose()
 
@@ -182,6 +194,9 @@ class PartitionFolder(DiskFolder):
 
     def _apply(self, transaction: Transaction) -> None:
         head, payload = self._decode(transaction)
+        if self._check is not None and head["from"] > self._kept and (self._trimming is None or self._trimming.done()):
+            self._kept = head["from"]
+            self._trimming = asyncio.create_task(self._trim(self._kept), name="trim behind the checkpoint")
         at = 0
         for verb, name, *more in head["do"]:
             data = b""
@@ -193,6 +208,15 @@ class PartitionFolder(DiskFolder):
                 self._change(verb, name, more, data)
             if (number := _log_number(name)) is not None and verb == "create":
                 self._logs[number] = transaction.id
+
+    async def _trim(self, start: int) -> None:
+        """Give up what is before the last checkpoint, now that the end of the log says where it is."""
+        try:
+            await self._consumer.start(self._partition, start)
+            await self._consumer.commit(self._partition, start - 1)
+            await self._log.trim(self._partition, start)
+        except WaltzError as error:  # with the next checkpoint, then
+            _logger.warning("partition %d keeps what is before the checkpoint: %s", self._partition, error)
 
     def _change(self, verb: str, name: str, more: list[Any], data: bytes) -> None:
         match verb:

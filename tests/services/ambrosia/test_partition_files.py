@@ -15,7 +15,7 @@ from pavane.ambrosia.errors import FatalError, Superseded
 from pavane.ambrosia.state import Meta, Progress
 from pavane.ambrosia.storage import CheckpointReader, Registry, Replay, Store
 from pavane.pods.immortal_log import PIECE_BYTES, PartitionFolder, place
-from pavane.waltz.client import Waltz
+from pavane.waltz.client import Rejected, Waltz
 from tests.services.ambrosia.test_tenure import HEAD, record
 from tests.services.waltz.running import ANSWER_S, Log, running_log
 
@@ -137,6 +137,35 @@ async def test_a_reader_begins_with_the_last_checkpoint_and_finds_what_the_write
             assert replayed(two, 2) == [b"".join(append(0, b"second").parts)]
             with pytest.raises(Superseded):
                 await writer_without_fence(two, 2)
+
+
+async def test_what_is_before_the_last_checkpoint_is_given_up_and_nothing_behind_it(tmp_path: Path) -> None:
+    """The partition of an immortal does not grow for ever, whoever reads or takes over."""
+    async with running_log(tmp_path / "waltz") as log:
+        async with files(log, tmp_path / "a") as one, files(log, tmp_path / "b") as two:
+            client = one._log
+            store = await writer(one)
+            await carry_out(store, *begun(1), append(0))
+            two.gate.clear()  # it does not see what follows
+            first = await client.hwm(0) + 1
+            await carry_out(store, *begun(2), append(0, b"second"))
+            async with asyncio.timeout(ANSWER_S):
+                while await client.first(0) < first:
+                    await asyncio.sleep(0)
+            assert [(one.name, one.position) for one in await client.consumers(0)] == [("coordinator.alice-1", first)]
+            with pytest.raises(Rejected, match=r"coordinator\.alice-1"):
+                await client.trim(0, first + 1)
+            row = store.row
+        async with files(log, tmp_path / "c") as three:
+            assert three.names() == sorted({"serverlog2", "serverchkpt2", *three.names()})
+            assert "serverlog1" not in three.names()
+            assert Registry(three).load("alice") == row
+            assert replayed(three, 2) == [b"".join(append(0, b"second").parts)]
+            # As one that had not seen the checkpoint, which says where it would begin.
+            three._from = 0
+            await writer(three, 2)
+        async with files(log, tmp_path / "d") as four:
+            assert replayed(four, 2) == [b"".join(append(0, b"second").parts)]
 
 
 async def writer_without_fence(folder: PartitionFolder, generation: int) -> None:
