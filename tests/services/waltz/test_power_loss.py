@@ -11,6 +11,7 @@ import pytest
 from pavane.wal.memory import MemoryDisk, MemoryFile, MemoryFolder
 from pavane.waltz.core.node import Node
 from pavane.waltz.storage import Directory
+from pavane.waltz.storage.directory import PartitionFiles
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
 
@@ -166,6 +167,90 @@ def test_a_trim_survives_a_power_cut_at_every_write_and_removal(
             assert step > 0
             return
     raise AssertionError("the operation does not end")
+
+
+def test_a_first_segment_that_is_lost_is_damage_and_no_trim() -> None:
+    disk = MemoryDisk()
+    _, node = prepared(disk, BATCH_BYTES)
+    node.arrive(head(2))
+    [kept] = node.execute([s.Retain(head(2), 3, -1, -1)])
+    assert kept.first == 3
+    for lost in (3, 6):
+        disk.folder("0").remove(f"{lost:019d}.seg")
+        files = opened(disk, BATCH_BYTES).partition(0)
+        assert files is not None
+        assert files.fault.startswith(
+            f"damaged from transaction 3 on: the first segment there is begins with {lost + 3}"
+        )
+
+
+def test_a_rebuild_survives_a_power_cut_at_every_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until all was said to be verified the copy is damaged, or being rebuilt, or whole; whoever goes on ends well."""
+    records = tuple(record(number) for number in range(12))
+
+    def rebuild(directory: Directory, session: int) -> PartitionFiles:
+        node = Node(directory, disk_reserve_bytes=0)
+        node.arrive(head(session))
+        files = directory.partition(0)
+        assert files is not None
+        if files.available:
+            return files
+        [begun] = node.execute([s.Repair(head(session), s.RepairStep.BEGIN)])
+        assert begun.state == s.CopyState.REBUILDING
+        [refused] = node.execute([s.LastSessionInfoRequest(head(session), False)])
+        assert isinstance(refused, s.Failure)
+        lacking = records[files.max_txid + 1 :]
+        append = s.Append(head(session), lacking, False)
+        assert node.execute([s.SetLowWaterMark(head(session), 11, False), append])[1] == s.Success(head(session))
+        [done] = node.execute([s.Repair(head(session), s.RepairStep.DONE)])
+        assert done.state == s.CopyState.SOUND
+        return files
+
+    for step in range(STEPS_MAX):
+        for draw in range(DRAWS):
+            disk = MemoryDisk()
+            prepared(disk)
+            disk.flip_bit("0", f"{0:019d}.seg", 200)
+            directory = opened(disk)
+            cut = False
+            with power_until(step, monkeypatch):
+                try:
+                    rebuild(directory, 2)
+                except PowerCutError:
+                    cut = True
+            disk.crash(random.Random(1000 * step + draw))
+            again = opened(disk)
+            found = again.partition(0)
+            assert found is not None
+            assert found.fence >= 1
+            if found.available:
+                assert found.info.session == 2
+            else:
+                assert found.state in (s.CopyState.DAMAGED, s.CopyState.REBUILDING)
+            whole = rebuild(again, 3)
+            txid = 0
+            while txid <= 11:
+                read = whole.read(txid, 100)
+                assert read == list(records[txid : txid + len(read)])
+                txid += len(read)
+        if not cut:
+            assert step > 20
+            return
+    raise AssertionError("the rebuild does not end")
+
+
+def test_a_repair_that_an_older_session_asks_for_is_refused() -> None:
+    disk = MemoryDisk()
+    prepared(disk)
+    disk.flip_bit("0", f"{0:019d}.seg", 200)
+    directory = opened(disk)
+    node = Node(directory, disk_reserve_bytes=0)
+    node.arrive(head(5))
+    [refused] = node.execute([s.Repair(head(4), s.RepairStep.BEGIN)])
+    assert isinstance(refused, s.Failure)
+    [told] = node.execute([s.Repair(head(5), s.RepairStep.LOOK)])
+    assert (told.state, told.session) == (s.CopyState.DAMAGED, 1)
+    assert told.fault.startswith("damaged from transaction 1 on")
 
 
 def test_a_bit_that_rots_below_the_mark_makes_the_partition_unavailable() -> None:

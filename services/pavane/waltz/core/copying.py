@@ -62,24 +62,26 @@ class Copying(Asking, ABC):
         while not self.open:  # until then nobody knows whether a majority can do without it
             yield None
         voters = self._voters()
-        proven = len(voters) >= self._quorum
+        proven: bool | None = len(voters) >= self._quorum
         if proven and copy.state == CopyState.DAMAGED:
             proven = yield from self._equal(voters)
         if not proven:
             self._fail(replica, copy.fault)
             yield None
         replica.rebuilding, replica.partial = True, False
-        yield from self._own(replica, s.Repair, RepairStep.BEGIN)
-        return (yield from self._own(replica, s.LastSessionInfoRequest, False))
+        return (yield from self._own(replica, s.Repair, RepairStep.BEGIN))
 
     def _verify(self, replica: Replica) -> Work:
         """Compare a rebuilt copy with those of a majority; only then it counts."""
         yield from self._catch_up(replica, self.hwm)
         voters = self._voters()
-        equal = len(voters) >= self._quorum and (yield from self._equal([replica.node, *voters]))
-        if not equal:
+        equal = None
+        if len(voters) >= self._quorum:
+            equal = yield from self._equal([replica.node, *voters])
+        if equal is False:
             yield from self._own(replica, s.Repair, RepairStep.ANEW)
-            self._fail(replica, "what was copied is not what the others have")
+        if not equal:
+            self._fail(replica, "what was copied could not be verified")
             yield None
         yield from self._own(replica, s.Repair, RepairStep.DONE)
         replica.rebuilding = False
@@ -88,8 +90,8 @@ class Copying(Asking, ABC):
     def _voters(self) -> list[str]:
         return [node for node, replica in self._replicas.items() if replica.voting]
 
-    def _equal(self, nodes: Sequence[str]) -> Generator[Step, Any, bool]:
-        """Let nodes read, and check, all that is committed by now: whether all have it, and the same."""
+    def _equal(self, nodes: Sequence[str]) -> Generator[Step, Any, bool | None]:
+        """Let nodes read, and check, what is committed by now: whether all have the same, ``None`` if one cannot."""
         txid, last = self.keeping.first, self.hwm
         while txid <= last:
             count, heads = min(s.RECORDS_MAX, last - txid + 1), None
@@ -99,7 +101,7 @@ class Copying(Asking, ABC):
                     count = self.keeping.first - txid
                     break
                 if not isinstance(answer, s.RecordHeaderListResponse) or not answer.records:
-                    return False
+                    return None
                 count = min(count, len(answer.records))
                 if heads is not None and heads[:count] != answer.records[:count]:
                     return False

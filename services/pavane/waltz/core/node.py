@@ -96,6 +96,10 @@ class Node:
             self._check_session(head, files)  # what can be read of it may be all that there is
         else:
             files = self._files(head, offline=offline)
+        if isinstance(message, s.LastSessionInfoRequest) and not (files.available or offline):
+            raise _Refused(
+                files.fault
+            )  # with it a recovery begins, which has to know that nobody has verified the copy
         match message:
             case s.LastSessionInfoRequest():
                 return s.LastSessionInfoResponse(head, files.info.session, files.info.lwm, files.info.local_lwm)
@@ -139,7 +143,8 @@ class Node:
             files.rebuilt()
         if step in (RepairStep.BEGIN, RepairStep.ANEW):
             self._rebuilt_by[head.partition] = head.session
-        return s.Repaired(head, files.state, files.info.session, files.fault)
+        info = files.info
+        return s.Repaired(head, files.state, info.session, info.lwm, info.local_lwm, files.fault)
 
     def _assigned(self, head: s.Head) -> PartitionStore:
         files = self._store.partition(head.partition)

@@ -356,7 +356,8 @@ class Partition(Changing):
     def _ready_or_parked(self, connection: Connection, message: Any) -> bool:
         if self.stage is PartitionStage.READ_WRITE and self.hwm is not None:
             return True
-        if self.stage is PartitionStage.OPENING and connection.parked < PARKED_MAX:
+        waits = self.stage is PartitionStage.OPENING and not (connection.ours and self.lacks_copies)
+        if waits and connection.parked < PARKED_MAX:
             self.park(self.now + PARK_S, connection, message)
         elif isinstance(message, m.MountRequest):
             self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))

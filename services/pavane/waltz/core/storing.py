@@ -146,6 +146,11 @@ class Storing(ABC):
         """Which storage nodes do not use their copies, or are rebuilding them, and why."""
         return dict(self._session.damaged) if self._session is not None else {}
 
+    @property
+    def lacks_copies(self) -> bool:
+        """Whether so many copies are damaged that no session can open: then it makes no sense to wait for one."""
+        return len(self.nodes) - len(self.damaged) <= len(self.nodes) // 2
+
     def unreadable(self) -> str:
         """Why storage gives no record just now, for people."""
         named = "; ".join(f"storage node {node}: {fault}" for node, fault in sorted(self.damaged.items()))

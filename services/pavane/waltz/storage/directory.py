@@ -28,6 +28,7 @@ CONTROL_LAYOUT = struct.Struct(">qqqii")  # session, LWM, local LWM, flags, sequ
 MARK_LAYOUT = struct.Struct(">qqqqi")  # fence, mark, damaged from, sequence, 0
 CONTROL_ENTRY_BYTES = 4 + 2 * (CONTROL_LAYOUT.size + 4)
 REBUILDS_MAX = 3  # of one copy, until it is whole: a disk that spoils each of them is to be replaced
+FIRST = ".first"  # name of an empty file: everything below its number may have been dropped
 _DAMAGED = "damaged from transaction"
 _REBUILT = "it was damaged, and is being copied from the other storage nodes"
 MARK_ENTRY_BYTES = 2 * (MARK_LAYOUT.size + 4)
@@ -225,7 +226,7 @@ class PartitionFiles:
             if found is None:
                 raise Damaged(f"both entries of the partition in {MARK_FILE} are broken")
         except Damaged as error:
-            self._damage(self.max_txid + 1, str(error))
+            self._damage(error.txid if error.txid >= 0 else self.max_txid + 1, str(error))
         except OSError as error:
             self.fault = f"it cannot be opened: {error}"
 
@@ -320,9 +321,10 @@ class PartitionFiles:
         try:
             if start > self.max_txid + 1:
                 self._begin_at(start)
-            for _ in range(DROPPED_MAX):
-                if len(self._segments) == 1 or self._segments[1].first > start:
-                    break
+            dropped = [one for one in self._segments[1 : DROPPED_MAX + 1] if one.first <= start]
+            if dropped:
+                self._note_first(dropped[-1].first)
+            for _ in dropped:
                 self._segments.pop(0).remove()
         except OSError as error:
             self.fault = f"old transactions cannot be dropped: {error}; check the disk, then restart the storage node"
@@ -330,11 +332,22 @@ class PartitionFiles:
         wanted = max(self._by_size(bytes_max), self._by_age(age_ms_max))
         return Kept(self.first, self.max_txid, wanted, self.size)
 
+    def _note_first(self, first: int) -> None:
+        """Say durably that what is below may be missing: else a file that somebody has lost would look like a trim."""
+        names = [name for name in self._folder.names() if name.endswith(FIRST)]
+        if f"{first:019d}{FIRST}" not in names:
+            self._folder.create(f"{first:019d}{FIRST}").close()
+            self._folder.sync()
+        for name in names:
+            if int(name[:19]) < first:
+                self._folder.remove(name)
+
     def _begin_at(self, start: int) -> None:
         """Give up what is here, which is committed and dropped elsewhere; a crash on the way leaves a part of it."""
         self.mark = -1
         self._write_mark()
         self._directory.sync_marks()
+        self._note_first(start)
         while self._segments:
             self._segments.pop().remove()
         self._segments.append(self._segment(start))
@@ -494,6 +507,9 @@ class PartitionFiles:
             if name.endswith(".idx") and f"{name[:-4]}.seg" not in names:  # the power went while both were removed
                 self._folder.remove(name)
         firsts = sorted(int(name[:19]) for name in names) or [0]
+        noted = max((int(name[:19]) for name in self._folder.names() if name.endswith(FIRST)), default=0)
+        if firsts[0] > noted:
+            raise Damaged(f"the first segment there is begins with {firsts[0]}", noted)
         for first in firsts:
             if self._segments and first != self.max_txid + 1:
                 raise Damaged(f"segment {first} does not follow transaction {self.max_txid}")

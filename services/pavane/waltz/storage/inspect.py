@@ -16,6 +16,7 @@ from pavane.waltz.storage.directory import (
     CONTROL_FILE,
     CONTROL_HEAD,
     CONTROL_LAYOUT,
+    FIRST,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
     MARK_ENTRY_BYTES,
@@ -161,6 +162,11 @@ class StoppedFolder:
             if len(path.name) == 23 and path.stem.isdigit():
                 yield _Segment(_File(path), int(path.stem))
 
+    def _noted(self, number: int) -> int:
+        """Return below which transaction files may have been dropped."""
+        names = (path.stem for path in (self._folder / str(number)).glob(f"*{FIRST}"))
+        return max((int(name) for name in names if name.isdigit()), default=0)
+
     def _report(self, number: int, values: tuple[int, ...]) -> PartitionReport:
         session, _, local_lwm, flags = values
         marks, fault = None, ""
@@ -177,6 +183,8 @@ class StoppedFolder:
                 if count and segment.first != last + 1:
                     fault = fault or f"{segment.file.path} begins with {segment.first} where {last + 1} belongs"
                     break
+                if not count and segment.first > self._noted(number):
+                    fault = fault or f"{segment.file.path} is the first that there is: files before it are missing"
                 first = first if count else segment.first
                 last, count, end = segment.first - 1, count + 1, HEADER_BYTES
                 segment.check_head(self.key, number)

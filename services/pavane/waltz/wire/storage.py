@@ -301,11 +301,13 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """How a copy is, its durable session, and what is wrong with it, for people."""
+    """How a copy is, what the last SET_LOW_WATER_MARK wrote, and what is wrong, for people."""
 
     head: Head
     state: int
     session: int
+    lwm: int
+    local_lwm: int
     fault: str
 
 
@@ -395,7 +397,7 @@ STORAGE_RESPONSES: Mapping[int, Table] = {
         {
             **_RESPONSES,
             20: Layout(Retained, _HEAD, INT64, INT64, INT64, INT64),
-            22: Layout(Repaired, _HEAD, INT32, INT64, TEXT),
+            22: Layout(Repaired, _HEAD, INT32, INT64, INT64, INT64, TEXT),
         }
     ),
 }
