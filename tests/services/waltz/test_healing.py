@@ -113,7 +113,8 @@ async def spoil(log: Log, nodes: Sequence[int], *, running: bool, volume: bool =
         if volume and running:
             with pytest.raises(FileNotFoundError, match="was removed while the storage node runs"):
                 await log.nodes[node].run()
-            await log.stop_node(node)  # the pod starts again
+            await log.stop_node(node)
+    for node in nodes:  # the pods start again when all have ended: else one is refilled from another that has not yet
         if volume or not running:
             await log.start_node(node)
 
@@ -138,8 +139,9 @@ async def test_at_one_node_it_is_named_and_mended_and_readers_see_nothing(
         await check_reads(log, RECORDS + 1)
 
 
-@pytest.mark.parametrize("running", [True, False], ids=["running", "down"])
-@pytest.mark.parametrize("volume", [False, True], ids=["files", "volume empty"])
+@pytest.mark.parametrize(
+    ("volume", "running"), [(False, True), (False, False), (True, False)], ids=["running", "down", "volume empty, down"]
+)
 async def test_at_two_nodes_nothing_is_given_up_and_what_is_known_stays_readable(
     tmp_path: Path, volume: bool, running: bool
 ) -> None:
@@ -156,11 +158,3 @@ async def test_at_two_nodes_nothing_is_given_up_and_what_is_known_stays_readable
         owned = log.servers[0].running.owned[0]
         await eventually(lambda: "may be committed" in owned.blocker, ANSWER_S)
         await check_reads(log)
-        if not volume:  # a server that starts anew cannot tell what is committed, and says why
-            await log.servers.pop().stop()
-            server = await log.start_server()
-            await eventually(lambda: server.core is not None and 0 in server.running.owned, ANSWER_S)
-            await eventually(lambda: len(server.running.owned[0].damaged) == 2, ANSWER_S)
-            async with Waltz([f"127.0.0.1:{server.port}"], patience=PATIENCE_S) as client:
-                with pytest.raises(WaltzError, match=f"missing: .*damaged from transaction {BAD} on.*damaged from"):
-                    await client.hwm(0)
