@@ -1,6 +1,7 @@
 """An application connects to a log in one line, from outside its cluster too, and through rollouts (docs/waltz.md)."""
 
 import asyncio
+import base64
 import json
 import os
 import shlex
@@ -25,6 +26,7 @@ from pavane.waltz.wire.fields import ReqId
 from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
+from pavane_operator.kube.resources import SECRETS
 from tests.api.plane import Plane, plane
 from tests.api.waltz import waltz_cluster
 from tests.services.eventually import eventually
@@ -297,6 +299,16 @@ async def test_what_is_printed_connects_and_what_is_wrong_is_said(
     _, of_file = await typed("waltz/ledger", "-o", "file")
     _, of_shell = await typed("waltz/ledger")
     assert shlex.split(of_shell) == ["export", f"{LOG_VARIABLE}={of_file.rstrip()}"]
+    code, said = await typed("waltz/ledger", "--client", "billing")
+    assert (code, "give it a rule in spec.clients.rights" in said) == (ExitCode.NOT_FOUND, True)
+    secret = await outside.api.kube.get(SECRETS, "ledger-client", "default")
+    data = {name: base64.b64encode(name.encode()).decode() for name in ("ca.crt", "tls.crt", "tls.key")}
+    body = {"metadata": {"name": "ledger-client-billing"}, "data": secret["data"] | data}
+    await outside.api.kube.create(SECRETS, body, "default")
+    found = LogConnection.parse(
+        (await typed("waltz/ledger", "--client", "billing", "-o", "file"))[1], "what was printed"
+    )
+    assert (found.authority, found.certificate, found.key) == ("ca.crt", "tls.crt", "tls.key")
     code, said = await typed("waltz/ledger", "-o", "java")
     assert (code, "find a log in ZooKeeper alone" in said) == (ExitCode.REFUSED, True)
     assert (await typed("swim/ledger"))[0] == ExitCode.USAGE

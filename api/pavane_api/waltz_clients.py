@@ -1,7 +1,6 @@
 """One client per WaltzCluster, kept while it is used; it follows fail-overs and rollouts by itself."""
 
 import base64
-import binascii
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -33,17 +32,26 @@ class WaltzClients:
         """
         document = await self._kube.get(WALTZ_CLUSTERS, name, namespace)
         try:
-            secret = await self._kube.get(SECRETS, f"{name}-client", namespace)
+            data = await self._data(namespace, f"{name}-client")
+            if "tls.crt" in data:
+                # Kubernetes has said what the caller may do: the log takes the word of who has its pods' certificate.
+                data |= await self._data(namespace, f"{name}-tls")
         except kube.NotFound as error:
             raise Unavailable(_waits(name)) from error
+        except ValueError as error:
+            raise Unavailable(f"a Secret of {name} is damaged: {error}. {_waits(name)}") from error
         try:
-            data = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
+            pair = data.get("tls.crt", ""), data.get("tls.key", "")
             # Of another uid it is a resource that was deleted and made again: another log.
             pair = data.get("tls.crt", ""), data.get("tls.key", "")
+            if pair[0]:
+                # Kubernetes has said what the caller may do, so the log takes its pods' own word for it.
+                own = (await self._kube.get(SECRETS, f"{name}-tls", namespace))["data"]
+                pair = base64.b64decode(own["tls.crt"]).decode(), base64.b64decode(own["tls.key"]).decode()
             made_of = (document["metadata"]["uid"], data["servers"], data.get("ca.crt", ""), *pair)
             tls = trusting(made_of[2], *pair) if made_of[2] else None
             log = Waltz(made_of[1].split(), tls=tls, patience=PATIENCE_S)
-        except (KeyError, ValueError, binascii.Error, ssl.SSLError) as error:
+        except (KeyError, ValueError, ssl.SSLError) as error:
             raise Unavailable(f"Secret {name}-client is damaged: {error}. {_waits(name)}") from error
 
         async def make() -> Waltz:
@@ -54,6 +62,10 @@ class WaltzClients:
                 yield lent
         except errors.WaltzError as error:
             raise problem_of(error, name) from error
+
+    async def _data(self, namespace: str, name: str) -> dict[str, str]:
+        data = (await self._kube.get(SECRETS, name, namespace)).get("data") or {}
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
     async def close(self) -> None:
         """Close all clients."""

@@ -12,7 +12,8 @@ import typer
 
 from pavane.application.finding import CannotConnect, LogConnection, way_from
 from pavane.application.log import connect_log
-from pavane.waltz.client import Conflict, Waltz, WaltzError, trusting
+from pavane.runtime.certificates import client_of, trusting
+from pavane.waltz.client import Conflict, Waltz, WaltzError
 from pavane_api.problems import problem_type
 from pavane_cli import completing, reach
 from pavane_cli.failures import ExitCode, UserError, exit_code
@@ -40,8 +41,7 @@ Authority = Annotated[
         "--tls-ca",
         metavar="FILE",
         exists=True,
-        dir_okay=False,
-        help="With --servers: their certificate authority.",
+        help="With --servers: their authority, or a folder with ca.crt and our tls.crt and tls.key.",
     ),
 ]
 NoTls = Annotated[bool, typer.Option("--no-tls", help="With --servers: connect without TLS.")]
@@ -91,8 +91,12 @@ class WaltzReach(reach.Reach):
         if self.authority is None:
             return ssl.create_default_context()
         try:
+            if self.authority.is_dir():
+                if (found := client_of(self.authority)) is None:
+                    raise FileNotFoundError("it has no ca.crt")
+                return found
             return trusting(self.authority.read_text(encoding="utf-8"))
-        except (ssl.SSLError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--tls-ca: {self.authority} holds no certificates: {error}", ExitCode.USAGE) from error
 
 
@@ -113,13 +117,16 @@ reaching = gathering(_reach, ReachingCommand)
 """Gives a command the argument NAME and all options of ``WaltzReach``, which it takes as its first parameter."""
 
 
-async def connection_of(place: Place, name: str) -> LogConnection:
-    """Return the connection of a WaltzCluster, from the Secret that the operator keeps for applications."""
+async def connection_of(place: Place, name: str, identity: str = "") -> LogConnection:
+    """Return the connection of a WaltzCluster, from the Secret that the operator keeps for applications, or for one."""
     async with cluster(place) as client:
         await client.get(KINDS["waltz"], name, place.namespace)  # an error about it says more than of its Secret
         try:
-            data = (await client.get(SECRETS, client_secret(name), place.namespace)).get("data") or {}
-        except kube.NotFound:
+            data = (await client.get(SECRETS, client_secret(name, identity), place.namespace)).get("data") or {}
+        except kube.NotFound as error:
+            if identity:
+                text = f"{name} has no certificate for {identity}: give it a rule in spec.clients.rights"
+                raise UserError(text, ExitCode.NOT_FOUND) from error
             data = {}
     path, held = place.path(), {key: base64.b64decode(value).decode() for key, value in data.items()}
     way = {} if path is None else way_from(path, place.namespace, place.context or "")

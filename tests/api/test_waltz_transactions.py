@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from pavane.runtime.certificates import Certificates
 from pavane.waltz.client import Unavailable, Waltz
 from pavane_api.kinds import COORDINATORS
 from pavane_api.waltzlog.endpoints import BODY_BYTES_MAX
 from pavane_operator.kube.resources import SECRETS
+from pavane_operator.tls.certificates import Pair
 from tests.api.plane import Plane, plane
 from tests.api.waltz import waltz_cluster
+from tests.services.stage.certificates import authority, certificate, publish
 from tests.services.waltz.scripted import Cluster, running
 
 BASE = "/api/v1/namespaces/default/waltzclusters/ledger/partitions"
@@ -165,3 +168,26 @@ async def test_a_body_beyond_the_limit_is_told_apart_from_what_the_log_takes(api
     answer = await api.http.post(f"{BASE}/0/transactions", content=bytes(BODY_BYTES_MAX + 1))
     assert answer.status_code == 413
     assert "by HTTP has at most" in answer.json()["detail"]
+
+
+async def test_a_log_that_asks_for_certificates_is_shown_its_pods_own(tmp_path: Path) -> None:
+    pods, clients = authority(), authority()
+    (tmp_path / "tls").mkdir()
+    publish(tmp_path / "tls", certificate(pods), pods)
+    port = Certificates(tmp_path / "tls").mutual_port
+
+    def held(pair: Pair) -> dict[str, str]:
+        files = {"ca.crt": pods.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
+        return {name: base64.b64encode(data).decode() for name, data in files.items()}
+
+    async with running(tls=port) as cluster, plane(tmp_path) as api:
+        await waltz_cluster(api, cluster)
+        client = await api.kube.get(SECRETS, "ledger-client", "default")
+        client["data"] |= held(certificate(clients, "client"))
+        await api.kube.replace(SECRETS, client, "default")
+        answer = await api.http.post(f"{BASE}/0/transactions", content=b"early")
+        assert answer.status_code == 503
+        body = {"metadata": {"name": "ledger-tls"}, "data": held(certificate(pods))}
+        await api.kube.create(SECRETS, body, "default")
+        answer = await api.http.post(f"{BASE}/0/transactions", content=b"known")
+        assert (answer.status_code, answer.json()) == (201, {"partition": 0, "transaction": 0})

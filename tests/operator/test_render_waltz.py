@@ -17,6 +17,7 @@ from pavane.pods.waltz_settings import (
     load,
     metadata,
 )
+from pavane.waltz.core.rights import Right
 from pavane.waltz.wire.blobs import (
     UNRESOLVED,
     AssignedPartition,
@@ -158,6 +159,27 @@ def test_clients_are_asked_for_certificates_where_the_resource_says_so_alone(tmp
         "tls.crt": b"client.crt",
         "tls.key": b"client.key",
     }
+
+
+def test_each_client_with_a_rule_gets_a_secret_and_servers_its_rights(tmp_path: Path) -> None:
+    rules = [{"identity": "client", "may": ["read"]}, {"identity": "billing", "may": ["append"], "partitions": [1]}]
+    of = resource(1, 2, clients={"authentication": "Certificate", "rights": rules})
+    assert clients(of) == ("client", "billing")
+    config, _, servers = RENDERER.generation(of, revision(of, 2))
+    found = load(WaltzServerSettings.model_validate(ours(servers, config, tmp_path))).client_rights
+    assert found is not None
+    assert [(one.identity, one.may, one.partitions) for one in found] == [
+        ("client", frozenset({Right.READ}), None),
+        ("billing", frozenset({Right.APPEND}), frozenset({1})),
+    ]
+    assert RENDERER.standing(of, revision(of, 2)) == RENDERER.standing(resource(1, 2), revision(resource(1, 2), 2))
+    files = ("ca.crt", "client.crt", "client.key", "billing.crt", "billing.key")
+    encoded = {name: base64.b64encode(name.encode()).decode() for name in files}
+    made = shared(of, {**READY, "ledger-clients": {"data": encoded}})
+    for secret, name in (("ledger-client", "client"), ("ledger-client-billing", "billing")):
+        data = made[f"Secret {secret}"].body["data"]
+        assert base64.b64decode(data["tls.key"]) == f"{name}.key".encode()
+        assert data.keys() == {"servers", "ca.crt", "tls.crt", "tls.key"}
 
 
 def test_servers_get_the_keys_of_a_client_and_applications_none(tmp_path: Path) -> None:

@@ -185,6 +185,20 @@ def test_clients_have_an_authority_of_their_own_and_each_a_certificate_for_one_e
     assert "billing.key" not in now
 
 
+def test_all_certificates_of_clients_are_taken_back_with_their_authority() -> None:
+    store = Store()
+    store.clients = ("client",)
+    store.settle()
+    before, pods = store.data("queue-clients"), store.data("queue-tls")
+    for name in ("queue-clients-ca", "queue-clients"):
+        del store.children[name]
+    store.settle()
+    now = store.data("queue-clients")
+    assert before["ca.crt"] not in now["ca.crt"]
+    assert now["client.crt"] != before["client.crt"]
+    assert store.data("queue-tls") == pods
+
+
 def test_while_an_authority_of_clients_is_replaced_each_of_them_counts() -> None:
     store = Store(duration="240h", renewBefore="48h")
     store.clients = ("client", "billing")

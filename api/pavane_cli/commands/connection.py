@@ -36,6 +36,7 @@ def connection(
         Form,
         typer.Option("--output", "-o", help="env: a line for a shell; file: only the JSON; java: properties (a log)."),
     ] = Form.ENV,
+    client: Annotated[str, typer.Option("--client", help="Of a log: whose certificate, by clients.rights.")] = "",
 ) -> None:
     """Print addresses and keys of a RaftCluster or a log for an application; treat it as a password."""
     kind, plain = parse_reference(name if "/" in name else f"raft/{name}")
@@ -52,7 +53,7 @@ def connection(
             )
         output.say(text)
         return
-    found = run(connection_of(place, plain)) if log else run(_connection(place, plain))
+    found = run(connection_of(place, plain, client)) if log else run(_connection(place, plain))
     text, variable = found.text(), LOG_VARIABLE if log else VARIABLE
     output.say(text if form is Form.FILE else f"export {variable}={shlex.quote(text)}")
 

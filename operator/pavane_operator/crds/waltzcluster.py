@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from pavane_operator.crds.base import (
+    LIST_MAX_ITEMS,
     MAP_MAX_ENTRIES,
     Count,
     Mark,
@@ -143,12 +144,41 @@ class Authentication(StrEnum):
     NONE = "None"
 
 
+class ClientRight(StrEnum):
+    """What a client may do."""
+
+    APPEND = "append"
+    READ = "read"
+    TRIM = "trim"
+
+
+class ClientRule(Model):
+    """What a client may do in some partitions."""
+
+    identity: Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    """Its name, which is the common name of its certificate. Secret `{name}-client` has that of `client`, which
+    Coordinators and ComputeClusters use too; any other name gets a Secret `{name}-client-{identity}`."""
+    may: list[ClientRight] = Field(min_length=1, max_length=3)
+    """What it may do."""
+    partitions: list[Annotated[int, Field(ge=0, lt=PARTITIONS_MAX)]] | None = Field(
+        default=None, min_length=1, max_length=LIST_MAX_ITEMS
+    )
+    """Where; if absent, in all partitions."""
+
+
 class Clients(Model):
-    """Who may connect to the client port."""
+    """Who may connect to the client port, and what they may do."""
 
     authentication: Authentication = Field(json_schema_extra=marked(Mark.POD))
     """Certificate: clients show one that the operator issued for this log; Secret `{name}-client` has it. None: whoever
     reaches the port may read, append and trim."""
+    rights: list[ClientRule] | None = Field(
+        default=None,
+        max_length=LIST_MAX_ITEMS,
+        json_schema_extra=marked(Mark.POD),
+    )
+    """What each client may do; what no rule gives is refused. If absent, all may append and read, and none may trim.
+    The control plane does what Kubernetes lets its callers do."""
 
 
 class WaltzClusterSpec(CommonSpec):
@@ -232,8 +262,19 @@ class WaltzClusterSpec(CommonSpec):
         ),
     )
     """How much of each partition is kept; if absent, all."""
-    clients: Clients | None = Field(default=None, json_schema_extra=marked(Mark.POD))
-    """Who may connect to the client port; if absent, whoever reaches it."""
+    clients: Clients | None = Field(
+        default=None,
+        json_schema_extra=marked(
+            Mark.POD,
+            **rules(
+                rule(
+                    "!has(self.rights) || self.authentication == 'Certificate'",
+                    "clients.rights needs clients.authentication Certificate",
+                ),
+            ),
+        ),
+    )
+    """Who may connect to the client port, and what they may do; if absent, whoever reaches it, and all."""
     deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.RETAIN, json_schema_extra=marked(Mark.CONTROL))
     """Whether the volumes of the storage nodes are kept when the resource is deleted."""
 

@@ -25,6 +25,7 @@ from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.waltz.aio.cluster import ClusterConfig, check_tree, make_tree, read_rollout, read_view, set_rollout
 from pavane.waltz.core.retention import Policy
+from pavane.waltz.core.rights import Rights, Rule
 from pavane.waltz.server import WaltzServer
 from pavane.waltz.state.metadata import MetadataError
 from pavane.wire import Stage
@@ -124,6 +125,7 @@ class WaltzPod(StagedPod[WaltzRole]):
             if known is None:
                 raise SettingsError("PAVANE_WALTZ_CLIENTS needs PAVANE_TLS: there are no certificates without TLS")
             client_tls = known.mutual_port
+        rules = config.client_rights
         self._server = WaltzServer(
             ClusterConfig(
                 config.cluster_name,
@@ -140,6 +142,7 @@ class WaltzPod(StagedPod[WaltzRole]):
             client_tls=client_tls,
             storage_tls=self._storage_tls,
             policy=Policy(config.retention_bytes, config.retention_age_ms, respect=config.retention_respects_consumers),
+            rights=Rights(None if rules is None else [Rule(one.identity, one.may, one.partitions) for one in rules]),
         )
         self._judged = self._ours = False
         role = WaltzRole(self._server, settings.generation)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pavane.pods.settings import PodSettings, read_yaml
 from pavane.raft.keys import RaftKeys
 from pavane.runtime.settings import SettingsError
+from pavane.waltz.core.rights import Right
 
 SERVER_PORT = 55180
 """Clients connect here: TLS with or without a certificate of the client, unless the resource disables TLS."""
@@ -53,6 +54,16 @@ class WaltzStorageSettings(PodSettings):
     """Folder of the partitions; a folder below the root of a volume."""
 
 
+class ClientRule(BaseModel):
+    """What one client may do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+    identity: str
+    may: frozenset[Right]
+    partitions: frozenset[int] | None = None
+
+
 class WaltzConfig(BaseModel):
     """The config file, the same for both roles."""
 
@@ -75,6 +86,9 @@ class WaltzConfig(BaseModel):
     """How long a transaction is kept; -1: for ever. For servers."""
     retention_respects_consumers: bool = True
     """Whether nothing is dropped that a consumer needs. For servers."""
+
+    client_rights: tuple[ClientRule, ...] | None = None
+    """What clients may do by their certificates; ``None``: all but trim. For servers."""
 
     @field_validator("storage")
     @classmethod

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 from weakref import WeakKeyDictionary
 
 CERTIFICATE_FILE, KEY_FILE, AUTHORITIES_FILE = "tls.crt", "tls.key", "ca.crt"
@@ -256,15 +256,28 @@ def trusting(authority: str, certificate: str = "", key: str = "") -> ssl.SSLCon
     return context
 
 
-def client_of(folder: Path) -> ssl.SSLContext | None:
-    """Return a context for clients with the files in ``folder``, followed if it has a pair; ``None`` without authority.
+class _Mounted(ssl.SSLContext):
+    """Hands each handshake to a context of what ``folder`` holds then: a pair may come while the process runs."""
 
-    Raises ``OSError``.
-    """
-    if (folder / CERTIFICATE_FILE).exists():
-        return Certificates(folder).dialling
-    authority = folder / AUTHORITIES_FILE
-    return trusting(authority.read_text(encoding="utf-8")) if authority.exists() else None
+    def __new__(cls, _: Path) -> "_Mounted":
+        return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._own: Certificates | None = None
+
+    def wrap_bio(self, *given: Any, **more: Any) -> ssl.SSLObject:
+        """See ``ssl.SSLContext``; raises ``OSError`` for files that cannot be used."""
+        if self._own is None and (self._folder / CERTIFICATE_FILE).exists():
+            self._own = Certificates(self._folder)
+        if self._own is not None:
+            return self._own.dialling.wrap_bio(*given, **more)
+        return trusting((self._folder / AUTHORITIES_FILE).read_text(encoding="utf-8")).wrap_bio(*given, **more)
+
+
+def client_of(folder: Path) -> ssl.SSLContext | None:
+    """Return a context for clients that follows the files in ``folder``; ``None`` where there is no authority."""
+    return _Mounted(folder) if (folder / AUTHORITIES_FILE).exists() else None
 
 
 def chain_of(pem: Iterable[str]) -> tuple[bytes, ...]:

@@ -1,6 +1,7 @@
 """A whole log in one process: storage on real files, servers on sockets, metadata in memory; and a bare client."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.aio.storage import StorageServer
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.core.retention import KEEP_ALL, Policy
+from pavane.waltz.core.rights import Rights
 from pavane.waltz.server import WaltzServer
 from pavane.waltz.state.metadata import Metadata
 from pavane.waltz.storage import Directory
@@ -40,9 +42,12 @@ class RawClient(Stream):
         self.seq = 0
 
     @classmethod
-    async def connect(cls, port: int, versions: Sequence[int] = (0, 1, 2, 3, 4, 5), client: int = 1) -> "RawClient":
+    async def connect(
+        cls, port: int, versions: Sequence[int] = (0, 1, 2, 3, 4, 5), client: int = 1, tls: ssl.SSLContext | None = None
+    ) -> "RawClient":
         loop = asyncio.get_running_loop()
-        _, self = await loop.create_connection(lambda: cls(versions, client), "127.0.0.1", port)
+        options: dict[str, Any] = {} if tls is None else {"ssl": tls, "server_hostname": ""}
+        _, self = await loop.create_connection(lambda: cls(versions, client), "127.0.0.1", port, **options)
         async with asyncio.timeout(ANSWER_S):
             await self.greeting
         return self
@@ -105,9 +110,11 @@ class Log:
         policy: Policy = KEEP_ALL,
         scrub_pause_s: float = SCRUB_PAUSE_S,
         clients: Certificates | None = None,
+        rights: Rights | None = None,
     ) -> None:
         self.scrub_pause_s = scrub_pause_s
         self.certificates = certificates
+        self.rights = rights
         self.clients = clients
         self.policy = policy
         self.folder = folder
@@ -146,6 +153,7 @@ class Log:
             client_tls=self.clients.mutual_port if self.clients else tls.open_port if tls is not None else None,
             storage_tls=tls.dialling if tls is not None else None,
             policy=self.policy,
+            rights=self.rights,
         )
         await server.start("127.0.0.1", 0)
         server.allow_writes()
@@ -194,9 +202,10 @@ async def running_log(
     policy: Policy = KEEP_ALL,
     scrub_pause_s: float = SCRUB_PAUSE_S,
     clients: Certificates | None = None,
+    rights: Rights | None = None,
 ) -> AsyncIterator[Log]:
     """Run a log until the test is over."""
-    log = Log(folder, partitions, nodes, certificates, metadata, root, policy, scrub_pause_s, clients)
+    log = Log(folder, partitions, nodes, certificates, metadata, root, policy, scrub_pause_s, clients, rights)
     await make_tree(log.metadata, log.config)
     try:
         for index in range(nodes):

@@ -2,8 +2,17 @@
 
 import pytest
 
-from pavane.waltz.core.client import RETRY_SECONDS, RETRY_SECONDS_MAX, TICK_SECONDS, Appender, Mount, Pending, Send
-from pavane.waltz.errors import RejectCode
+from pavane.waltz.core.client import (
+    RETRY_SECONDS,
+    RETRY_SECONDS_MAX,
+    TICK_SECONDS,
+    Appender,
+    Done,
+    Mount,
+    Pending,
+    Send,
+)
+from pavane.waltz.errors import OutcomeUnknown, RejectCode
 from pavane.waltz.wire import messages as m
 
 
@@ -88,3 +97,22 @@ def test_appends_one_after_the_other_share_a_timer(appender: Appender) -> None:
     assert fired <= 1.0 / TICK_SECONDS
     appender.handle_timer(now + 1.0)
     assert appender.next_timer() is None, "nothing is under way"
+
+
+def test_what_became_of_an_append_is_unknown_at_once_to_a_client_that_may_not_read(appender: Appender) -> None:
+    message = append(appender, 10.0)
+    appender.detached()
+    appender.attached(2, 2, 10.0)
+    for _ in range(3):
+        [asked] = [output.message for output in appender.outputs() if isinstance(output, Send)]
+        if isinstance(asked, m.MountRequest):
+            appender.received(m.MountResponse(asked.reqid, m.MountState.READY), 10.0)
+        else:
+            appender.received(m.HighWaterMarkResponse(asked.reqid, 3), 10.0)
+    [lookup] = [output.message for output in appender.outputs() if isinstance(output, Send)]
+    assert isinstance(lookup, m.FeedBatchRequest)
+    appender.received(m.Reject(lookup.reqid, 32, RejectCode.NOT_PERMITTED, -1, -1, "no right to read"), 10.0)
+    [done] = [output for output in appender.outputs() if isinstance(output, Done)]
+    assert isinstance(done.result, OutcomeUnknown)
+    assert done.result.reqid == message.reqid
+    assert appender.mount is Mount.MOUNTED

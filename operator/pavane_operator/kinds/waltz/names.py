@@ -29,9 +29,13 @@ def metadata_secret(name: str) -> str:
     return f"{name}-metadata"
 
 
-def client_secret(name: str) -> str:
-    """Name of the Secret for applications: where the servers are, whom to trust, and what to show."""
-    return f"{name}-client"
+APPLICATION = "client"
+"""The client whose certificate applications show that have no rule of their own."""
+
+
+def client_secret(name: str, identity: str = "") -> str:
+    """Name of the Secret for applications, or for one: where the servers are, whom to trust, and what to show."""
+    return f"{name}-client" if identity in ("", APPLICATION) else f"{name}-client-{identity}"
 
 
 def clients_map(name: str) -> str:

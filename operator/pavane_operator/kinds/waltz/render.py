@@ -9,7 +9,7 @@ from typing import Any
 from pavane.runtime.certificates import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration, parse_quantity
-from pavane_operator.crds.waltzcluster import WaltzClusterSpec
+from pavane_operator.crds.waltzcluster import Authentication, WaltzClusterSpec
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.waltz import metadata, names, pod
 from pavane_operator.objects import generations
@@ -32,8 +32,6 @@ PORTS = Ports(
 )
 """Who may connect to which port."""
 SERVERS_FILE = "servers"
-APPLICATION = "client"
-"""The client whose certificate is in Secret `{name}-client`."""
 STANDING_GENERATION = 1
 """Number in the environment of pods that belong to no generation: it never changes, so that they need not either."""
 
@@ -48,7 +46,7 @@ class WaltzRenderer(BaseRenderer):
         """The Secrets with the keys of the metadata store, the certificate whose authority applications trust, and what
         is issued to them."""
         own = () if _is_clear(resource) else (certificate_secret(resource.name, resource.spec.tls),)
-        issued = (issued_secret(resource.name),) if _spec(resource).certifies_clients else ()
+        issued = (issued_secret(resource.name),) if clients(resource) else ()
         return (*metadata.secrets(_spec(resource), targets), *own, *issued)
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
@@ -60,7 +58,7 @@ class WaltzRenderer(BaseRenderer):
         """The ControllerRevision `{name}-g{n}`: what its servers are made of, and the storage nodes once it serves."""
         spec, defaults = _spec(resource), self._defaults
         servers = Content(
-            config=_config(resource, spec) | _retention(spec),
+            config=_config(resource, spec) | _retention(spec) | _rights(spec),
             template=pod.server(Inputs.of(resource, generation, defaults, repair), spec),
             ports=(names.WALTZ_PORT, STAGE, OPS),
         )
@@ -142,18 +140,23 @@ class WaltzRenderer(BaseRenderer):
         if (trusted := issued.get(AUTHORITIES_FILE)) is not None:
             known = owned(resource, "v1", "ConfigMap", names.clients_map(resource.name), labels)
             found.append(Manifest.of(known | {"data": {AUTHORITIES_FILE: base64.b64decode(trusted).decode()}}))
-        for name in clients(resource):
-            if f"{name}.key" not in issued:
-                return tuple(found)
-            data |= {CERTIFICATE_FILE: issued[f"{name}.crt"], KEY_FILE: issued[f"{name}.key"]}
-        client = owned(resource, "v1", "Secret", names.client_secret(resource.name), labels)
-        found.append(Manifest.of(client | {"type": "Opaque", "data": data}))
+        for name in clients(resource) or ("",):
+            pair = {}
+            if name:
+                if f"{name}.key" not in issued:
+                    continue
+                pair = {CERTIFICATE_FILE: issued[f"{name}.crt"], KEY_FILE: issued[f"{name}.key"]}
+            client = owned(resource, "v1", "Secret", names.client_secret(resource.name, name), labels)
+            found.append(Manifest.of(client | {"type": "Opaque", "data": data | pair}))
         return tuple(found)
 
 
 def clients(resource: Resource) -> tuple[str, ...]:
-    """Applications, all by one name."""
-    return (APPLICATION,) if _spec(resource).certifies_clients else ()
+    """Applications by one name, and who has a rule."""
+    found = _spec(resource).clients
+    if found is None or found.authentication is not Authentication.CERTIFICATE:
+        return ()
+    return tuple(dict.fromkeys((names.APPLICATION, *(rule.identity for rule in found.rights or ()))))
 
 
 def _spec(resource: Resource) -> WaltzClusterSpec:
@@ -195,6 +198,13 @@ def _retention(spec: WaltzClusterSpec) -> dict[str, Any]:
     if kept is not None and kept.max_age is not None:
         found["retention_age_ms"] = int(parse_duration(kept.max_age).total_seconds() * 1000)
     return found
+
+
+def _rights(spec: WaltzClusterSpec) -> dict[str, Any]:
+    """What servers let clients do."""
+    if spec.clients is None or spec.clients.rights is None:
+        return {}
+    return {"client_rights": [rule.model_dump(mode="json", exclude_none=True) for rule in spec.clients.rights]}
 
 
 def _claim(resource: Resource, spec: WaltzClusterSpec, labels: Mapping[str, str]) -> dict[str, Any]:

@@ -111,6 +111,14 @@ class Stream(asyncio.BufferedProtocol):
         found = self._transport.get_extra_info("peername") if self._transport is not None else None
         return f"{found[0]}:{found[1]}" if found else "?"
 
+    @property
+    def identity(self) -> str | None:
+        """The common name of the peer's certificate; ``None`` if it was asked for none."""
+        shown = self._transport.get_extra_info("peercert") if self._transport is not None else None
+        if not shown:
+            return None
+        return next((value for part in shown["subject"] for key, value in part if key == "commonName"), "")
+
     async def greeted(self) -> None:
         """Wait until the peer's Hello was taken, at the end that connects. Raises ``ConnectionError``."""
         assert self._greeting is not None  # noqa: S101 -- only the end that connects waits

@@ -59,10 +59,12 @@ class Link(Stream):
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 at, at_port = await route(address) if route is not None else address
+                made, met = cls(address, net_seq), list[object]()
+                made.joined = met.append
                 try:
-                    return await connect(lambda: cls(address, net_seq), f"{at}:{at_port}", tls, host)
+                    return await connect(lambda: made, f"{at}:{at_port}", tls, host)
                 except ConnectionResetError as error:
-                    if tls is None:
+                    if tls is None or not met:
                         raise
                     # With TLS 1.3 a client learns no sooner that its certificate is refused, and nothing more of it.
                     raise ssl.SSLError(f"{error or 'it hung up'}; {SHOW}") from error

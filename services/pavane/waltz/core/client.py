@@ -24,6 +24,8 @@ _LATE = (
     "no server could take the append in time; nothing was written. "
     "See whether the cluster's partitions are writable, then try again"
 )
+_UNREADABLE = {RejectCode.TRIMMED, RejectCode.NOT_PERMITTED}
+"""What became of an append cannot be looked up: it is not kept any more, or not this client's to read."""
 _PASSING = {
     RejectCode.PARTITION_NOT_HERE,
     RejectCode.NOT_MOUNTED,
@@ -321,7 +323,7 @@ class Appender:
             self._unsorted = True
         elif reject.reqid not in {self._asked, self._session}:
             return
-        elif self.mount in {Mount.RESOLVING, Mount.MEASURING} and reject.code is RejectCode.TRIMMED:
+        elif self.mount in {Mount.RESOLVING, Mount.MEASURING} and reject.code in _UNREADABLE:
             self._give_up_doubtful(now)
             return
         self.told = reject.message or reject.code.name

@@ -16,6 +16,8 @@ class Connection:
 
     id: int
     version: int
+    identity: str | None = None
+    """The name in its certificate; ``None`` where none is asked for."""
     client: int | None = None
     net_seq: int | None = None
     writable: bool = True

@@ -3,7 +3,7 @@
 Inputs are methods, ``outputs`` hands over what is to be done; ``handle_timer`` is called when ``next_timer`` is due.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +13,7 @@ from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Repl
 from pavane.waltz.core.partition import PARK_S, Partition
 from pavane.waltz.core.reader import Reader
 from pavane.waltz.core.retention import KEEP_ALL, Policy
+from pavane.waltz.core.rights import Right, Rights
 from pavane.waltz.core.rounds import Rounds, earliest
 from pavane.waltz.core.storing import PartitionStage
 from pavane.waltz.errors import RejectCode
@@ -55,6 +56,7 @@ class ServerCore:
         rules: Rules = RULES,
         policy: Policy = KEEP_ALL,
         epoch: float = 0.0,
+        rights: Rights | None = None,
     ) -> None:
         self.server_id = server_id
         self.cluster = cluster
@@ -71,6 +73,9 @@ class ServerCore:
         self._rules = rules
         self._policy = policy
         self._epoch = epoch
+        self._rights = rights or Rights()
+        self.forbidden = Counter[Right]()
+        """Requests that were refused for the lack of a right."""
         self._connections: dict[int, Connection] = {}
         self._up: set[str] = set()
         self._views_asked: dict[tuple[int, int], m.ViewRequest] = {}
@@ -273,9 +278,9 @@ class ServerCore:
 
     # -- clients ------------------------------------------------------------------------------------------------
 
-    def connected(self, connection: int, version: int) -> None:
-        """A client has said Hello."""
-        self._connections[connection] = Connection(connection, version)
+    def connected(self, connection: int, version: int, identity: str | None = None) -> None:
+        """A client has said Hello; ``identity`` is the name in its certificate."""
+        self._connections[connection] = Connection(connection, version, identity)
 
     def disconnected(self, now: float, connection: int) -> None:
         """A client's connection is gone."""
@@ -323,6 +328,16 @@ class ServerCore:
             known.client = reqid.client
         if known.ours and known.client not in (None, reqid.client) and not isinstance(message, m.ViewRequest):
             self._reject(known, reqid, -1, RejectCode.BAD_REQUEST, "a connection belongs to one client id")
+        elif (
+            known.identity is not None
+            and (lacks := self._rights.lacking(known.identity, known.version, message)) is not None
+        ):
+            self.forbidden[lacks] += 1
+            text = f"{known.identity} has no right to {lacks} in partition {reqid.partition}"
+            if known.ours:
+                self._reject(known, reqid, kind_of(message), RejectCode.NOT_PERMITTED, text)
+            else:  # it would wait for an answer that no message of its version can give
+                self._out.append(Hangup(known.id, text))
         elif isinstance(message, _PARTITION_MESSAGES):
             partition = self.owned.get(reqid.partition)
             if partition is None or partition.stage is PartitionStage.CLOSED:

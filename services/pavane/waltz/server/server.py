@@ -21,6 +21,7 @@ from pavane.waltz.core import outputs as o
 from pavane.waltz.core.cluster import ClusterView
 from pavane.waltz.core.partition import Partition
 from pavane.waltz.core.retention import KEEP_ALL, Policy
+from pavane.waltz.core.rights import Rights
 from pavane.waltz.core.server import ServerCore, storage_nodes
 from pavane.waltz.server.elsewhere import Elsewhere
 from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, NodeExists, Paths
@@ -40,7 +41,8 @@ _logger = logging.getLogger(__name__)
 class WaltzServer:
     """Serves clients on ``host:port``, which others reach as ``advertise``; writes once ``allow_writes`` was called.
 
-    ``generation`` is that of the pod, 0 outside of rollouts. ``policy`` says what is kept of each partition.
+    ``generation`` is that of the pod, 0 outside of rollouts. ``policy`` says what is kept of each partition, ``rights``
+    what clients may do.
     ``client_tls`` is for the client port, ``storage_tls`` for the links to storage nodes. ``failure`` is done when the
     server cannot go on.
     """
@@ -55,8 +57,10 @@ class WaltzServer:
         client_tls: ssl.SSLContext | None = None,
         storage_tls: ssl.SSLContext | None = None,
         policy: Policy = KEEP_ALL,
+        rights: Rights | None = None,
     ) -> None:
         self.config = config
+        self._rights = rights
         self._policy = policy
         self.metadata = metadata
         self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
@@ -101,8 +105,14 @@ class WaltzServer:
     async def start(self, host: str, port: int) -> None:
         """Take a server id, listen and follow the cluster. Raises ``OSError`` and ``MetadataError``."""
         number = await cluster.next_id(self.metadata, self._paths.server_ids)
-        epoch = time.time() - self._loop.time()
-        self.core = ServerCore(number, self.config.name, self.config.partitions, policy=self._policy, epoch=epoch)
+        self.core = ServerCore(
+            number,
+            self.config.name,
+            self.config.partitions,
+            policy=self._policy,
+            epoch=time.time() - self._loop.time(),
+            rights=self._rights,
+        )
         self._adapter = CoreAdapter(self.core, self._execute, self._fail)
         await self._listener.start(host, port, self._client_tls)
         self._adapter.begin(self._follow(), name="waltz view")
@@ -158,7 +168,8 @@ class WaltzServer:
             Metric("pavane_waltz_clients", {}, len(self._clients)),
             Metric("pavane_waltz_partitions", {}, len(self.core.owned)),
         ]
-        for why, count in refused_by(self._client_tls).items():
+        lacking = {f"no right to {right}": count for right, count in self.core.forbidden.items()}
+        for why, count in {**refused_by(self._client_tls), **lacking}.items():
             found.append(Metric("pavane_waltz_refused_total", {"reason": why}, count))
         for number, one in sorted(self.core.owned.items()):
             labels = {"partition": str(number)}
@@ -370,7 +381,7 @@ class WaltzServer:
         """Give a connection its number."""
         self._numbers += 1
         self._clients[self._numbers] = client
-        self.running.connected(self._numbers, client.channel.version or 0)
+        self.running.connected(self._numbers, client.channel.version or 0, client.identity)
         return self._numbers
 
     def client_ended(self, client: "_Client") -> None:
