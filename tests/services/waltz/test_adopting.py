@@ -24,10 +24,11 @@ from tests.services.eventually import eventually
 from tests.services.raft.peers import free_urls
 from tests.services.raft.test_client_cluster import IDENT
 from tests.services.waltz import running
-from tests.services.waltz.running import ANSWER_S, Log, running_log
+from tests.services.waltz.running import Log, running_log
 
 NODES = ("a", "b", "c")
 PARTITIONS = 2
+WAIT_S = 90.0  # a busy machine takes long to notice, to adopt and to recover
 
 
 class Writer:
@@ -43,7 +44,7 @@ class Writer:
     async def more(self) -> None:
         """Wait until appends are acknowledged that were sent from now on."""
         wanted = len(self.acknowledged) + 20
-        await eventually(lambda: len(self.acknowledged) >= wanted, ANSWER_S)
+        await eventually(lambda: len(self.acknowledged) >= wanted, WAIT_S)
 
     async def stop(self) -> None:
         self._stopping = True
@@ -109,7 +110,7 @@ async def test_a_log_whose_registry_was_created_anew_loses_nothing(
         await log.settled()
         with pytest.raises(StorageRefused, match="there is nothing to be adopted"):
             await adopt_cluster(store, log.config, admins(log), None, None)
-        client = await stack.enter_async_context(Waltz(servers(log), patience=ANSWER_S))
+        client = await stack.enter_async_context(Waltz(servers(log), patience=WAIT_S))
         async with writing(client) as writers:
             for writer in writers:
                 await writer.more()
@@ -143,11 +144,11 @@ async def test_an_owner_that_has_not_noticed_writes_nothing_any_more(tmp_path: P
         async with writing(client) as writers:
             [old], log.metadata = log.servers, MemoryMetadata()
             await adopt_cluster(log.metadata, log.config, admins(log), None, None)
-            await eventually(lambda: not any(one.healthy for one in old.running.owned.values()), ANSWER_S)
+            await eventually(lambda: not any(one.healthy for one in old.running.owned.values()), WAIT_S)
             new = await log.start_server()
-            await eventually(lambda: len(new.running.owned) == PARTITIONS, ANSWER_S)
-            await eventually(lambda: all(one.healthy for one in new.running.owned.values()), ANSWER_S)
-        async with Waltz([f"127.0.0.1:{new.port}"], patience=ANSWER_S) as other:
+            await eventually(lambda: len(new.running.owned) == PARTITIONS, WAIT_S)
+            await eventually(lambda: all(one.healthy for one in new.running.owned.values()), WAIT_S)
+        async with Waltz([f"127.0.0.1:{new.port}"], patience=WAIT_S) as other:
             for writer in writers:
                 writer.acknowledged[await other.append(writer.partition, b"new")] = b"new"
                 writer.sent.add(b"new")
