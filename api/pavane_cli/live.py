@@ -1,6 +1,7 @@
 """A resource while it changes: in place and in colour on a terminal, elsewhere a line for each step of a rollout."""
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -44,7 +45,7 @@ class LiveView:
         return self._live is not None
 
     def __enter__(self) -> Self:
-        if self._stream.isatty():
+        if self._stream.isatty() and os.environ.get("TERM") != "dumb":  # which cannot erase
             from rich.console import Console  # noqa: PLC0415 - where no terminal is, nothing of it is needed
             from rich.live import Live  # noqa: PLC0415
 

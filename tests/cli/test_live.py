@@ -45,6 +45,11 @@ ROLLING = document(
 )
 
 
+@pytest.fixture(autouse=True)
+def a_terminal_that_can_erase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -133,6 +138,14 @@ def test_a_terminal_is_written_in_place_and_left_clean() -> None:
     assert "CatchingUp" in stream.getvalue()
     assert "a line for pipes" not in stream.getvalue()
     assert "\x1b[2K" in stream.getvalue(), "what was shown is erased"
+
+
+async def test_a_terminal_that_cannot_erase_is_told_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    with LiveView(stream) as view:
+        view.update(ROLLING, "a line for pipes")
+    assert stream.getvalue() == "a line for pipes\n"
 
 
 def test_what_it_was_like_stays_when_the_wait_fails() -> None:
