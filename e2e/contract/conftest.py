@@ -16,7 +16,7 @@ from e2e.contract.widgets import WIDGET_DEFINITION
 from e2e.kubernetes.control_plane import control_plane
 from e2e.kubernetes.tools import CONTROL_PLANE
 from e2e.waiting import eventually
-from pavane_local.store import HISTORY_EVENTS, Change, Key, Store
+from pavane_local.store import HISTORY_EVENTS, Change, Key, ObjectStore
 from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube.resources import CRDS, NAMESPACES
 from tests.requires import requires
@@ -27,7 +27,7 @@ SERVERS: tuple[Server, ...] = ("embedded", "kubernetes")
 async def _age(folder: Path) -> None:
     """Let a cluster begin where one that has lived for long stands: what it once told is forgotten."""
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "former"}}
-    with Store(folder / "store.sqlite") as store:
+    with ObjectStore(folder / "store.sqlite") as store:
         store.resource_version = 2 * HISTORY_EVENTS
         await store.transact(Key("nodes", "", "former"), lambda _: Change(node))
         await store.transact(Key("nodes", "", "former"), lambda _: Change(node, removed=True))

@@ -25,7 +25,7 @@ from pavane_local.kubelet.container import now_text
 from pavane_local.kubelet.kubelet import Kubelet
 from pavane_local.kubelet.logs import LogOptions
 from pavane_local.kubelet.pod import KubeletSettings
-from pavane_local.store import Store
+from pavane_local.store import ObjectStore
 from pavane_operator.kube import Conflict, KubeError, NotFound, Object, Target
 from pavane_operator.kube.resources import LEASES, VOLUME_CLAIMS, Resource
 
@@ -68,11 +68,11 @@ async def node(plane: ControlPlane, folder: Path) -> AsyncIterator[None]:
                         task.cancel()
 
 
-def _empty_store(folder: Path) -> Store:
+def _empty_store(folder: Path) -> ObjectStore:
     """A store without what it held of an earlier API server."""
     for former in folder.glob("mirror.sqlite*"):
         former.unlink()
-    return Store(folder / "mirror.sqlite")
+    return ObjectStore(folder / "mirror.sqlite")
 
 
 async def _register(client: NodeClient, port: int) -> None:

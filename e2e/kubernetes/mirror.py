@@ -14,7 +14,7 @@ from pavane_local.api.cluster import DEFAULT_DELETE, DEFAULT_WRITE, Cluster, Del
 from pavane_local.api.errors import ApiError
 from pavane_local.certs import kubeconfig
 from pavane_local.controllers.endpoints import RESOURCE as SLICES
-from pavane_local.store import Change, Key, Store
+from pavane_local.store import Change, Key, ObjectStore
 from pavane_operator.kube import KubeClient, KubeError, NotFound, Object
 from pavane_operator.kube.client import MERGE
 from pavane_operator.kube.errors import TooManyRequests, Unavailable
@@ -106,7 +106,7 @@ def _audiences(pod: Object) -> set[str]:
 class Mirror(Cluster):
     """The objects of `FOLLOWED`, of pods those of this node; EndpointSlices are made here (`endpoints.controller`)."""
 
-    def __init__(self, store: Store, client: NodeClient, authority: bytes) -> None:
+    def __init__(self, store: ObjectStore, client: NodeClient, authority: bytes) -> None:
         super().__init__(store)
         self._client = client
         self._authority = authority

@@ -20,7 +20,7 @@ from pavane_local.folder import locked
 from pavane_local.kubelet.addresses import AddressBlock
 from pavane_local.kubelet.kubelet import Kubelet
 from pavane_local.kubelet.pod import KubeletSettings
-from pavane_local.store import Object, Store
+from pavane_local.store import Object, ObjectStore
 from pavane_operator.crds.definitions import definitions
 
 SYSTEM = "pavane-system"
@@ -58,7 +58,7 @@ async def local_cluster(settings: LocalSettings) -> AsyncIterator[LocalCluster]:
     """
     folder = settings.folder.absolute()
     described = yaml.safe_load(resources.files(__package__).joinpath("platform.yaml").read_text(encoding="utf-8"))
-    with locked(folder), Store(folder / "store.sqlite") as store:
+    with locked(folder), ObjectStore(folder / "store.sqlite") as store:
         cluster = Cluster(store)
         for body in [*definitions(), *described["objects"]]:
             kind = (body["apiVersion"], body["kind"])

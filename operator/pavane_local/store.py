@@ -137,7 +137,7 @@ class Watch:
         self._close(self)
 
 
-class Store:
+class ObjectStore:
     """All objects of the cluster; every change is on disk before anyone sees it or its answer (6.9).
 
     Reads answer from memory, which holds committed state only. Changes run one after the other: `transact` shows the

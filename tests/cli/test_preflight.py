@@ -19,7 +19,7 @@ from pavane_cli.commands import demo
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.up import run_cluster
 from pavane_local.folder import holder
-from pavane_local.store import Store
+from pavane_local.store import ObjectStore
 from tests.services.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
@@ -142,7 +142,7 @@ def test_a_damaged_store_is_called_so(tmp_path: Path, content: bytes | None) -> 
     folder.mkdir()
     store = folder / "store.sqlite"
     if content is None:  # one that was good, with a page overwritten
-        with Store(store):
+        with ObjectStore(store):
             pass
         content = store.read_bytes()[:4096] + os.urandom(len(store.read_bytes()) - 4096)
     store.write_bytes(content)

@@ -8,7 +8,7 @@ from pavane.ambrosia.core.coordinator import Coordinator, Settings
 from pavane.ambrosia.effects import CloseStream, Storage, ToBinding, ToStream
 from pavane.ambrosia.errors import Fatal, FatalError
 from pavane.ambrosia.state import Phase
-from pavane.ambrosia.storage import Registry, Store
+from pavane.ambrosia.storage import FileStore, Registry
 from pavane.ambrosia.wire import batches
 from pavane.ambrosia.wire import messages as m
 from pavane.ambrosia.wire.files import CheckpointHead, Page, SavedOutput
@@ -92,7 +92,7 @@ class Victim:
 
     def __init__(self) -> None:
         disk = MemoryDisk()
-        self.store = Store(disk.folder(NAME), Registry(disk.folder("registry")), NAME)
+        self.store = FileStore(disk.folder(NAME), Registry(disk.folder("registry")), NAME)
         self.streams: set[int] = set()
         self.core = Coordinator(Settings(NAME, log_trigger_bytes=2000), 7, self.store.lock("fuzz", NAME))
         self.core.first_start()

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from pavane.swim.config import Config, Encoding, RequireToken, Start, View
+from pavane.swim.config import Config, Encoding, RequireToken, Start, ViewKind
 from pavane.swim.core.core import Core
 from pavane.swim.core.outputs import Own, Persist, Send
 from pavane.swim.errors import SwimError
@@ -58,8 +58,8 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"rollout": 1, "start": Start.SELF},
     {"encoding": Encoding.LIBTRIBE, "require_token": RequireToken.OFF},
     {"broadcast_to": EVERYWHERE, "capacity": 4, "id": None, "max_datagram_bytes": 256},
-    {"view": View.PARTIAL, "capacity": 4},
-    {"view": View.PARTIAL, "capacity": 2, "force_capacity": True, "keys": (KEY,), "start": Start.SELF},
+    {"view": ViewKind.PARTIAL, "capacity": 4},
+    {"view": ViewKind.PARTIAL, "capacity": 2, "force_capacity": True, "keys": (KEY,), "start": Start.SELF},
 )
 PEERS = (2, 3, 4)
 SOURCES = (*(place(peer) for peer in PEERS), SELF, Address.parse("192.0.2.1:9"), Address.parse("[2001:db8::7]:7946"))

@@ -14,7 +14,7 @@ import yaml
 from pavane_local.api.cluster import DEFINITIONS, Cluster
 from pavane_local.api.server import ApiServer
 from pavane_local.kubelet.logs import LogOptions
-from pavane_local.store import Object, Store
+from pavane_local.store import Object, ObjectStore
 
 WIDGETS = "widgets.test.dev"
 WIDGET_PATH = "/apis/test.dev/v1/namespaces/default/widgets"
@@ -127,7 +127,7 @@ class FixedLogs:
 @asynccontextmanager
 async def a_cluster(folder: Path) -> AsyncIterator[Cluster]:
     """A cluster with the namespace `default` and the kind Widget."""
-    with Store(folder / "store.sqlite") as store:
+    with ObjectStore(folder / "store.sqlite") as store:
         cluster = Cluster(store, Clock())
         if not cluster.find("namespaces", "", "default"):
             await cluster.create("namespaces", {"metadata": {"name": "default"}})

@@ -14,7 +14,7 @@ from pavane_local.kubelet.addresses import AddressBlock
 from pavane_local.kubelet.kubelet import Kubelet
 from pavane_local.kubelet.logs import LogOptions
 from pavane_local.kubelet.pod import KubeletSettings
-from pavane_local.store import Object, Store
+from pavane_local.store import Object, ObjectStore
 
 EVENTUALLY_SECONDS = 20.0
 FAST = 200.0  # divides back-offs: 10 s become 50 ms
@@ -77,7 +77,7 @@ class Node:
 async def running_node(folder: Path) -> AsyncIterator[Node]:
     """Run a node with namespace `default` in `folder`; what is left of its processes is killed at the end."""
     folder.mkdir(parents=True, exist_ok=True)
-    with Store(folder / "store.sqlite") as store, contextlib.closing(AddressBlock.claim(folder)) as block:
+    with ObjectStore(folder / "store.sqlite") as store, contextlib.closing(AddressBlock.claim(folder)) as block:
         cluster = Cluster(store)
         if cluster.find("namespaces", "", "default") is None:
             await cluster.create("namespaces", {"metadata": {"name": "default"}})

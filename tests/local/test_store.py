@@ -13,13 +13,13 @@ import pytest
 
 from pavane_local import store as store_module
 from pavane_local.api.errors import ApiError
-from pavane_local.store import Change, Event, Key, Object, Store, StoreVersionError, Watch
+from pavane_local.store import Change, Event, Key, Object, ObjectStore, StoreVersionError, Watch
 from tests.services.disks import no_file_beyond
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from pavane_local.store import Change, Key, Store
+from pavane_local.store import Change, Key, ObjectStore
 
 async def write(store, task):
     for number in range(10**9):
@@ -29,7 +29,7 @@ async def write(store, task):
         print(name, flush=True)
 
 async def main():
-    with Store(Path(sys.argv[1])) as store:
+    with ObjectStore(Path(sys.argv[1])) as store:
         await asyncio.gather(*(write(store, task) for task in range(4)))
 
 asyncio.run(main())
@@ -40,18 +40,18 @@ def key(name: str = "a") -> Key:
     return Key("things", "", name)
 
 
-async def put(store: Store, name: str = "a", **content: object) -> Object:
+async def put(store: ObjectStore, name: str = "a", **content: object) -> Object:
     body = {"metadata": {"name": name}, **content}
     written = await store.transact(key(name), lambda _: Change(body))
     assert written is not None
     return written
 
 
-def watch(store: Store, since: int | None = None) -> Watch:
+def watch(store: ObjectStore, since: int | None = None) -> Watch:
     return store.watch("things", since, lambda event, _before: event)
 
 
-async def remove(store: Store, name: str = "a") -> None:
+async def remove(store: ObjectStore, name: str = "a") -> None:
     await store.transact(key(name), lambda current: Change(current or {}, removed=True))
 
 
@@ -61,13 +61,13 @@ def path(tmp_path: Path) -> Path:
 
 
 async def test_objects_and_the_counter_survive_a_restart(path: Path) -> None:
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         await put(store, "a")
         last = await put(store, "b", data=1)
         await remove(store, "b")
         assert store.resource_version == int(last["metadata"]["resourceVersion"]) + 1
         version = store.resource_version
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         assert [each["metadata"]["name"] for each in store.all("things")] == ["a"]
         again = await put(store, "b")
         assert int(again["metadata"]["resourceVersion"]) == version + 1
@@ -85,7 +85,7 @@ async def test_a_kill_at_any_moment_keeps_every_acknowledged_write(path: Path) -
         os.kill(process.pid, signal.SIGKILL)
         acknowledged += (await process.stdout.read()).decode().split("\n")[:-1]
         await process.wait()
-        with Store(path) as store:
+        with ObjectStore(path) as store:
             assert [name for name in acknowledged if store.get(key(name)) is None] == []
             versions = [int(each["metadata"]["resourceVersion"]) for each in store.all("things")]
             assert len(set(versions)) == len(versions)
@@ -93,11 +93,11 @@ async def test_a_kill_at_any_moment_keeps_every_acknowledged_write(path: Path) -
 
 
 async def test_a_reader_sees_every_change_once_and_in_order_also_over_a_restart(path: Path) -> None:
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         first = await put(store, "a")
         await put(store, "a", data=2)
         await asyncio.gather(*(put(store, f"n{number}") for number in range(20)))
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         events = watch(store, int(first["metadata"]["resourceVersion"]))
         writes = [asyncio.ensure_future(put(store, f"m{number}")) for number in range(20)]
         seen: list[Event] = [await anext(events) for _ in range(41)]
@@ -112,7 +112,7 @@ async def test_a_reader_sees_every_change_once_and_in_order_also_over_a_restart(
 
 async def test_a_resourceversion_before_the_history_is_expired(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "HISTORY_EVENTS", 5)
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         for number in range(10):
             await put(store, "a", data=number)
         assert (await anext(watch(store, 5))).object["metadata"]["resourceVersion"] == "6"
@@ -124,7 +124,7 @@ async def test_a_resourceversion_before_the_history_is_expired(path: Path, monke
 
 async def test_a_slow_reader_gets_what_was_queued_and_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "PENDING_EVENTS", 3)
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         slow = watch(store)
         for number in range(5):
             await put(store, "a", data=number)
@@ -135,7 +135,7 @@ async def test_a_slow_reader_gets_what_was_queued_and_is_closed(path: Path, monk
 
 
 async def test_decisions_see_the_latest_object_so_no_update_is_lost(path: Path) -> None:
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         await put(store, "a", data=0)
 
         def increment(current: Any) -> Change:
@@ -148,7 +148,7 @@ async def test_decisions_see_the_latest_object_so_no_update_is_lost(path: Path) 
 
 
 async def test_a_cancelled_writer_leaves_memory_and_file_alike(path: Path) -> None:
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         for number in range(20):
             task = asyncio.ensure_future(put(store, f"n{number}"))
             await asyncio.sleep(0)
@@ -156,12 +156,12 @@ async def test_a_cancelled_writer_leaves_memory_and_file_alike(path: Path) -> No
             task.cancel()
         await put(store, "last")
         before = store.all("things")
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         assert store.all("things") == before
 
 
 async def test_a_full_disk_refuses_changes_in_words_and_those_who_may_wait_go_on_when_there_is_room(path: Path) -> None:
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         await put(store, "a", data=1)
         wal = path.with_name(path.name + "-wal")
         with no_file_beyond(wal.stat().st_size + 1000):
@@ -178,7 +178,7 @@ async def test_a_full_disk_refuses_changes_in_words_and_those_who_may_wait_go_on
         assert await waiting is not None
         await put(store, "b", data=2)
         before = store.all("things")
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         assert store.all("things") == before
         assert [each["metadata"]["name"] for each in before] == ["a", "b", "c"]
 
@@ -187,7 +187,7 @@ async def test_a_refused_write_changes_nothing(path: Path) -> None:
     def refuse(_current: Object | None) -> Change:
         raise ValueError("no")
 
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         await put(store, "a", data=1)
         with pytest.raises(ValueError, match="no"):
             await store.transact(key(), refuse)
@@ -197,7 +197,7 @@ async def test_a_refused_write_changes_nothing(path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_written_refuses_and_stays_usable(path: Path) -> None:
-    with Store(path) as store:
+    with ObjectStore(path) as store:
         await put(store, "a", data=1)
         with pytest.raises(TypeError):
             await put(store, "a", data=object())
@@ -209,4 +209,4 @@ def test_a_file_of_another_version_is_refused(path: Path) -> None:
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     with pytest.raises(StoreVersionError, match="version 99"):
-        Store(path)
+        ObjectStore(path)

@@ -13,7 +13,7 @@ import httpx2
 import pyarrow as pa
 
 from pavane.dataflow.evaluating import QueryError, QueryTooLarge, QueryTooSlow
-from pavane.dataflow.ports import DIFF, Script, SqlError, View
+from pavane.dataflow.ports import DIFF, Script, SqlError, SqlView
 from pavane.dataflow.querying import Query
 from pavane.dataflow.rows import plain, updates_of
 from pavane.dataflow.sql import parse
@@ -49,7 +49,7 @@ class Cluster:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         self.log = str(spec["waltzClusterRef"]["name"])
         self.ticks, self.views_in = int(spec["partitions"]["ticks"]), int(spec["partitions"]["views"])
-        self.views: dict[str, tuple[str, View]] = {}
+        self.views: dict[str, tuple[str, SqlView]] = {}
         self.scripts: dict[str, str] = {}
         """By table."""
         self.partitions: set[int] = set()

@@ -22,7 +22,7 @@ from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, SqlError
 from pavane.dataflow.rows import plain
-from pavane.dataflow.runner import Runner
+from pavane.dataflow.runner import ViewRunner
 from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.views import Views
@@ -223,7 +223,7 @@ def make_clocks() -> Clocks:
 async def _kept(reach: WaltzReach, script: Script, place: Place, make: Callable[[Waltz], Keeper | Controller]) -> None:
     said: dict[str, str] = {}
 
-    def moved(progress: Runner | Controller) -> None:
+    def moved(progress: ViewRunner | Controller) -> None:
         for each in progress.views:
             if not each.upper and not each.failure:
                 continue  # nothing is written yet

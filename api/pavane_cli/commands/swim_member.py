@@ -10,7 +10,7 @@ import typer
 
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process, run
-from pavane.swim.config import CAPACITY_SOUND, PROFILES, Config, View, id_of_name
+from pavane.swim.config import CAPACITY_SOUND, PROFILES, Config, ViewKind, id_of_name
 from pavane.swim.control import ControlServer, socket_of
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.errors import SwimError
@@ -78,8 +78,9 @@ def member(
     ] = None,
     profile: Annotated[ProfileName, typer.Option("--profile", help="Kind of network.")] = ProfileName.LAN,
     view: Annotated[
-        View, typer.Option("--view", help="Track all members, or only --capacity of them; the same for all members.")
-    ] = View.FULL,
+        ViewKind,
+        typer.Option("--view", help="Track all members, or only --capacity of them; the same for all members."),
+    ] = ViewKind.FULL,
     capacity: Annotated[int, typer.Option("--capacity", help="The most members that it tracks.")] = 1024,
     ops: Annotated[
         str | None, typer.Option("--ops", metavar="HOST:PORT", help="Serve /livez, /readyz and /metrics there, HTTP.")
@@ -117,7 +118,7 @@ def member(
             raise UserError(f"--meta has at most {META_BYTES_MAX} bytes", ExitCode.USAGE)
 
     async def body(process: Process) -> None:
-        if view is View.PARTIAL and capacity < CAPACITY_SOUND:
+        if view is ViewKind.PARTIAL and capacity < CAPACITY_SOUND:
             _logger.warning("--capacity %d: a mass crash can cut such a group apart; take 8 or more", capacity)
         try:
             async with swim:

@@ -13,7 +13,7 @@ from typing import Any
 from pavane_local.api import admission, errors, ownership, patches, schema, selectors
 from pavane_local.api.admission import timestamp, without
 from pavane_local.api.kinds import Resource, all_resources
-from pavane_local.store import Change, Event, Key, Labels, Object, Objects, Store, Watch, clone
+from pavane_local.store import Change, Event, Key, Labels, Object, Objects, ObjectStore, Watch, clone
 
 DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 POD_GRACE_SECONDS = 30
@@ -55,7 +55,7 @@ class Cluster:
     All methods raise `ApiError` for what an API server would refuse.
     """
 
-    def __init__(self, store: Store, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, store: ObjectStore, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.store = store
         self.now = now
         self.registry = all_resources(store.all(DEFINITIONS))

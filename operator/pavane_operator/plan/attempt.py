@@ -6,7 +6,7 @@ from functools import cached_property
 from pavane_operator.crds.rollout import Strategy
 from pavane_operator.crds.status import Blocker, State
 from pavane_operator.plan.port import PromotionStep
-from pavane_operator.plan.snapshot import BEFORE_PROMOTION, Snapshot
+from pavane_operator.plan.snapshot import BEFORE_PROMOTION, ResourceSnapshot
 
 SERVE = "Serve"
 """Last step of a bootstrap: from here the public Service may let clients in (D10)."""
@@ -14,7 +14,7 @@ HOLDING_REASONS = frozenset({"Paused", "WaitingForApproval"})
 """Gate reasons whose time does not count towards the deadline."""
 
 
-class Attempt(Snapshot):
+class Attempt(ResourceSnapshot):
     """A snapshot, and how far its promotion is."""
 
     @cached_property

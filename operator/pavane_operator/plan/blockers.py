@@ -13,7 +13,7 @@ from pavane_operator.plan.clock import NOT_HYDRATED
 from pavane_operator.plan.gates import closed_gate
 from pavane_operator.plan.model import Pod, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
-from pavane_operator.plan.view import View
+from pavane_operator.plan.view import ResourceView
 
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 """What kubelets say while an image cannot be had."""
@@ -69,7 +69,7 @@ class _Found:
     """A failed call: whatever else is missing may only follow from it."""
 
 
-def blockers(view: View, rollout: Rollout) -> list[Blocker]:
+def blockers(view: ResourceView, rollout: Rollout) -> list[Blocker]:
     """The worst blockers of an attempt in the state that `rollout` will have, with the times they first appeared."""
     since = {(blocker.pod, blocker.reason): blocker.since for blocker in view.rollout.blockers}
     unique = {(found.pod, found.reason): found for found in _found(view, rollout)}
@@ -98,7 +98,7 @@ def cause(rollout: Rollout) -> str:
     return f"; it waits for {pod}{worst.reason}" + (f", {worst.message}" if worst.message else "")
 
 
-def image_pull_overdue(view: View) -> Blocker | None:
+def image_pull_overdue(view: ResourceView) -> Blocker | None:
     """A blocker that says an image could not be pulled for longer than the operator allows (C5)."""
     failing = {pod.name for pod in view.running_pods(view.next) if pod.waiting_reason in IMAGE_REASONS}
     for blocker in view.rollout.blockers:
@@ -112,7 +112,7 @@ def _rank(reason: str) -> int:
     return _WORST_FIRST.index(reason) if reason in _WORST_FIRST else len(_WORST_FIRST)
 
 
-def _found(view: View, rollout: Rollout) -> Iterator[_Found]:
+def _found(view: ResourceView, rollout: Rollout) -> Iterator[_Found]:
     if view.observed.failure is not None:
         yield _Found(view.observed.failure.reason, view.observed.failure.message, first=True)
     if view.reconciliation_paused and view.state is not State.IDLE:
@@ -135,7 +135,7 @@ def _found(view: View, rollout: Rollout) -> Iterator[_Found]:
         yield from _exchanging(view)
 
 
-def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
+def _before_promotion(view: ResourceView, rollout: Rollout) -> Iterator[_Found]:
     state, number = rollout.state, rollout.generation or 0
     if view.held_reason is not None:
         gate = closed_gate(view)
@@ -155,7 +155,7 @@ def _before_promotion(view: View, rollout: Rollout) -> Iterator[_Found]:
         yield _Found("PodPending", f"the objects of generation {number} are being created")
 
 
-def is_handing_over(view: View) -> bool:
+def is_handing_over(view: ResourceView) -> bool:
     """Whether nobody leads because a promotion moves the right to lead, and not for longer than that takes."""
     down = view.facts.down
     if view.state is not State.PROMOTING or down is None or down.reason != "NoQuorum":
@@ -163,13 +163,13 @@ def is_handing_over(view: View) -> bool:
     return view.now - (_down_since(view) or view.now) <= WRITE_STOP_LIMIT
 
 
-def _down_since(view: View) -> datetime | None:
+def _down_since(view: ResourceView) -> datetime | None:
     return min(
         (each.since for each in view.rollout.blockers if each.reason in (HANDING_OVER, "NoQuorum")), default=None
     )
 
 
-def _promoting(view: View) -> Iterator[_Found]:
+def _promoting(view: ResourceView) -> Iterator[_Found]:
     handing_over = is_handing_over(view)
     if handing_over:
         text = f"leadership moves to generation {view.next}; writes pause for a moment"
@@ -192,7 +192,7 @@ def _promoting(view: View) -> Iterator[_Found]:
         yield _Found("NotLeading", f"generation {view.next} does not lead yet")
 
 
-def _keeping(view: View) -> Iterator[_Found]:
+def _keeping(view: ResourceView) -> Iterator[_Found]:
     """What scaling, or a repair, of the active generation waits for."""
     if view.facts.safety is not None:
         yield _of(view.facts.safety)
@@ -207,7 +207,7 @@ def _keeping(view: View) -> Iterator[_Found]:
             yield _Found("PodTerminating", "it is no member any more, and the pod stops", pod.name)
 
 
-def active_down(view: View, active: int) -> Problem | None:
+def active_down(view: ResourceView, active: int) -> Problem | None:
     """Why the active generation takes no writes; None = it does, there is none, or it is not to run."""
     if not active or (view.spec.suspend and view.state is State.IDLE):
         return None
@@ -216,7 +216,7 @@ def active_down(view: View, active: int) -> Problem | None:
     return view.facts.down
 
 
-def _down(view: View) -> Iterator[_Found]:
+def _down(view: ResourceView) -> Iterator[_Found]:
     """Why the active generation takes no writes while nothing is rolled out: that, and what its pods say."""
     down = active_down(view, view.active)
     if down is not None:
@@ -229,24 +229,24 @@ def _down(view: View) -> Iterator[_Found]:
             yield _Found("CrashLoop", f"it restarted {pod.restarts} times, last it ended with {pod.ended}", pod.name)
 
 
-def _exchanging(view: View) -> Iterator[_Found]:
+def _exchanging(view: ResourceView) -> Iterator[_Found]:
     """What the replacement of the next pod of a former template waits for."""
     if view.facts.exchange is not None:
         yield _of(view.facts.exchange)
     yield from _standing(view)
 
 
-def _standing(view: View) -> Iterator[_Found]:
+def _standing(view: ResourceView) -> Iterator[_Found]:
     """Pods of the roles that belong to the resource, which the pods of its generations need."""
     yield from _unstaged(view, view.observed.standing, pods_of_sets(view.standing))
 
 
-def _followers(view: View, generation: int) -> Iterator[_Found]:
+def _followers(view: ResourceView, generation: int) -> Iterator[_Found]:
     """Pods that those of a generation lead."""
     yield from _unstaged(view, view.pods(generation), view.expected_followers(generation))
 
 
-def _unstaged(view: View, of: Iterable[Pod], expected: Iterable[str]) -> Iterator[_Found]:
+def _unstaged(view: ResourceView, of: Iterable[Pod], expected: Iterable[str]) -> Iterator[_Found]:
     """Pods without stages that are not Ready."""
     pods = {pod.name: pod for pod in of}
     for name in expected:
@@ -263,13 +263,13 @@ def _unstaged(view: View, of: Iterable[Pod], expected: Iterable[str]) -> Iterato
             yield from found or [_Found("PodPending", "the pod is not ready yet; see its logs", name)]
 
 
-def _failed_step(view: View) -> Iterator[_Found]:
+def _failed_step(view: ResourceView) -> Iterator[_Found]:
     call = view.observed.step_call
     if call is not None and call.message and call.name == view.step_name:
         yield _Found("PromotionStep", f"{call.name}: {call.message}; it is repeated until it succeeds")
 
 
-def _retiring(view: View) -> Iterator[_Found]:
+def _retiring(view: ResourceView) -> Iterator[_Found]:
     step = view.rollout.step
     delay = parse_duration(view.spec.rollout.retire_delay)
     if step is not None and view.now < step.at + delay:
@@ -279,7 +279,7 @@ def _retiring(view: View) -> Iterator[_Found]:
     yield from _going(view, lambda number: number != view.active)
 
 
-def _going(view: View, concerned: Callable[[int], bool]) -> Iterator[_Found]:
+def _going(view: ResourceView, concerned: Callable[[int], bool]) -> Iterator[_Found]:
     for pod in view.observed.pods:
         if concerned(pod.generation):
             yield _Found("PodTerminating", "the pod is stopping", pod.name)
@@ -287,7 +287,7 @@ def _going(view: View, concerned: Callable[[int], bool]) -> Iterator[_Found]:
         yield _Found("ObjectsRemain", "objects of a former generation are being deleted")
 
 
-def _pods(view: View, generation: int, *, lag: bool) -> Iterator[_Found]:
+def _pods(view: ResourceView, generation: int, *, lag: bool) -> Iterator[_Found]:
     pods = {pod.name: pod for pod in view.live_pods(generation)}
     for name in view.expected_pods(generation):
         if name not in pods:
@@ -299,7 +299,7 @@ def _pods(view: View, generation: int, *, lag: bool) -> Iterator[_Found]:
         yield from _stage(view, pods[name], lag=lag)
 
 
-def _pod(view: View, pod: Pod) -> Iterator[_Found]:
+def _pod(view: ResourceView, pod: Pod) -> Iterator[_Found]:
     if pod.waiting_reason in IMAGE_REASONS:
         yield _Found("ImagePull", pod.waiting_message or "the image cannot be pulled; check spec.image", pod.name)
     elif pod.waiting_reason in CRASH_REASONS:
@@ -316,14 +316,14 @@ def _pod(view: View, pod: Pod) -> Iterator[_Found]:
         yield _Found("PodPending", pod.waiting_message or text, pod.name)
 
 
-def _waits_for_volume(view: View, pod: Pod) -> bool:
+def _waits_for_volume(view: ResourceView, pod: Pod) -> bool:
     """Whether its claim is not bound, and not only because that waits for a node: then the scheduler says so."""
     claims = [claim for claim in view.volumes if claim.name.endswith(f"-{pod.name}")]
     unbound = any((claim.body.get("status") or {}).get("phase") != "Bound" for claim in claims)
     return unbound and "persistentvolume" in pod.waiting_message.replace(" ", "").lower()
 
 
-def _stage(view: View, pod: Pod, *, lag: bool) -> Iterator[_Found]:
+def _stage(view: ResourceView, pod: Pod, *, lag: bool) -> Iterator[_Found]:
     stage = pod.stage
     if pod.address is None or pod.waiting_reason in IMAGE_REASONS:
         return
@@ -342,7 +342,7 @@ def _stage(view: View, pod: Pod, *, lag: bool) -> Iterator[_Found]:
         yield from _behind(view, pod)
 
 
-def _behind(view: View, pod: Pod) -> Iterator[_Found]:
+def _behind(view: ResourceView, pod: Pod) -> Iterator[_Found]:
     settles_at = view.settles_at(pod)
     if settles_at is None:
         stage = pod.stage

@@ -7,7 +7,7 @@ from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
 from pavane_operator.plan.blockers import BEYOND_REPAIR, HANDING_OVER, WRITE_STOP_LIMIT, active_down, cause
 from pavane_operator.plan.model import DELETE_IN_USE_ANNOTATION, IN_USE, TEMPLATE_DRIFT, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
-from pavane_operator.plan.view import View
+from pavane_operator.plan.view import ResourceView
 from pavane_operator.plan.volumes import CANNOT_GROW, RESIZING, growth_problem
 
 
@@ -18,7 +18,7 @@ class _Verdict:
     message: str = ""
 
 
-def conditions(view: View, status: Status) -> list[Condition]:
+def conditions(view: ResourceView, status: Status) -> list[Condition]:
     """All conditions for the status that the plan decided."""
     rollout = status.rollout or Rollout(state=State.IDLE)
     suspended = view.spec.suspend and rollout.state is State.IDLE
@@ -67,7 +67,7 @@ def conditions(view: View, status: Status) -> list[Condition]:
     return [_condition(view, name, verdict) for name, verdict in verdicts.items()]
 
 
-def _condition(view: View, name: str, verdict: _Verdict) -> Condition:
+def _condition(view: ResourceView, name: str, verdict: _Verdict) -> Condition:
     former = next((condition for condition in view.status.conditions if condition.type == name), None)
     moved = former is None or former.status is not verdict.truth
     return Condition(
@@ -82,7 +82,7 @@ def _condition(view: View, name: str, verdict: _Verdict) -> Condition:
     )
 
 
-def _down(view: View, status: Status, rollout: Rollout) -> Problem | None:
+def _down(view: ResourceView, status: Status, rollout: Rollout) -> Problem | None:
     """Why the active generation takes no writes, once that counts."""
     down = active_down(view, status.active_generation or 0)
     if down is None or rollout.state is not State.PROMOTING:
@@ -102,11 +102,11 @@ def _ready(status: Status, down: Problem | None, *, suspended: bool) -> _Verdict
     return _Verdict(Truth.TRUE, "Serving", f"generation {status.active_generation} serves")
 
 
-def _applied(view: View, status: Status) -> bool:
+def _applied(view: ResourceView, status: Status) -> bool:
     return view.want == view.id_of(status.active_generation or 0)
 
 
-def _up_to_date(view: View, status: Status, rollout: Rollout) -> _Verdict:
+def _up_to_date(view: ResourceView, status: Status, rollout: Rollout) -> _Verdict:
     state = rollout.state
     if state is State.IDLE:
         return _up_to_date_in_idle(view, status)
@@ -121,7 +121,7 @@ def _up_to_date(view: View, status: Status, rollout: Rollout) -> _Verdict:
     return _Verdict(Truth.UNKNOWN, held or "Applying", f"generation {rollout.generation} is being rolled out")
 
 
-def _up_to_date_in_idle(view: View, status: Status) -> _Verdict:
+def _up_to_date_in_idle(view: ResourceView, status: Status) -> _Verdict:
     failure = view.observed.failure
     if failure is not None and failure.rejected:  # what is live cannot be applied; an attempt is aborted for it
         return _Verdict(Truth.FALSE, failure.reason, f"the API server refuses it: {failure.message}")
@@ -145,7 +145,7 @@ def _up_to_date_in_idle(view: View, status: Status) -> _Verdict:
     return _Verdict(Truth.UNKNOWN, "Applying", "a rollout starts")
 
 
-def _caught_up(view: View, status: Status, rollout: Rollout) -> _Verdict:
+def _caught_up(view: ResourceView, status: Status, rollout: Rollout) -> _Verdict:
     if rollout.state is State.IDLE:
         if view.spec.suspend:
             return _Verdict(Truth.UNKNOWN, "Suspended")
@@ -159,7 +159,7 @@ def _caught_up(view: View, status: Status, rollout: Rollout) -> _Verdict:
     return _Verdict(Truth.FALSE, first)
 
 
-def _paused(view: View, status: Status, rollout: Rollout) -> _Verdict:
+def _paused(view: ResourceView, status: Status, rollout: Rollout) -> _Verdict:
     if view.reconciliation_paused:
         return _Verdict(
             Truth.TRUE, "ReconciliationPaused", "remove annotation pavane.dev/pause-reconciliation to go on"
@@ -170,7 +170,7 @@ def _paused(view: View, status: Status, rollout: Rollout) -> _Verdict:
     return _Verdict(Truth.FALSE, "NotPaused")
 
 
-def _stalled(view: View, status: Status, rollout: Rollout, down: Problem | None) -> _Verdict | None:
+def _stalled(view: ResourceView, status: Status, rollout: Rollout, down: Problem | None) -> _Verdict | None:
     if down is not None and down.reason in BEYOND_REPAIR:
         return _Verdict(Truth.TRUE, down.reason, down.message)
     if rollout.state in BEFORE_PROMOTION and view.deadline_passed:

@@ -35,7 +35,7 @@ from pavane_operator.plan.model import (
 from pavane_operator.plan.sizes import differs, next_parting, surplus_volumes
 from pavane_operator.plan.snapshot import RETIRE
 from pavane_operator.plan.standing import replaceable
-from pavane_operator.plan.view import View
+from pavane_operator.plan.view import ResourceView
 from pavane_operator.plan.volumes import growth
 
 POD = "Pod"
@@ -67,17 +67,17 @@ class Decision:
 # ---- before everything
 
 
-def only_observe(_view: View) -> Decision:
+def only_observe(_view: ResourceView) -> Decision:
     """A2: the status follows what is seen, nothing else is done."""
     return Decision(alone=True)
 
 
-def add_finalizer(view: View) -> Decision:
+def add_finalizer(view: ResourceView) -> Decision:
     """A4."""
     return Decision(actions=(MarkResource(view.highest_number or None),), alone=True)
 
 
-def delete(view: View) -> Decision:
+def delete(view: ResourceView) -> Decision:
     """A1: record that the deletion goes ahead where others might have held it up, stop all pods, delete volumes if that
     is the policy, then remove the finalizer."""
     if FINALIZER not in view.resource.finalizers:
@@ -109,7 +109,7 @@ def delete(view: View) -> Decision:
 # ---- Idle
 
 
-def suspend(view: View) -> Decision:
+def suspend(view: ResourceView) -> Decision:
     """B1: what is stopped, and in which order, is a matter of sizes (`plan.sizes`)."""
     if view.rollout.step is not None:
         return Decision(rollout=Rollout(state=State.IDLE))
@@ -117,7 +117,7 @@ def suspend(view: View) -> Decision:
     return Decision(actions=leftovers, critical=bool(leftovers))
 
 
-def repair_in_place(view: View) -> Decision:
+def repair_in_place(view: ResourceView) -> Decision:
     """B2, D9: the revision, then the template, then the pods of former ones, one after the other."""
     actions = repair_actions(view)
     if actions:
@@ -125,7 +125,7 @@ def repair_in_place(view: View) -> Decision:
     return Decision(actions=_advance_active(view))
 
 
-def repair_actions(view: View) -> tuple[Action, ...]:
+def repair_actions(view: ResourceView) -> tuple[Action, ...]:
     """What can be done for the repair now."""
     if view.repair is None:
         return ()
@@ -144,18 +144,18 @@ def _pod_deletion(pod: Pod) -> DeleteChild:
     return DeleteChild(POD, pod.name, pod.uid, pod.resource_version)
 
 
-def upkeep(view: View) -> Decision:
+def upkeep(view: ResourceView) -> Decision:
     """B4-B6: what runs is kept in order while the new spec is held back; resume and scaling."""
     return _kept(view, former_volumes=False)
 
 
-def steady(view: View) -> Decision:
+def steady(view: ResourceView) -> Decision:
     """B3: upkeep, and once the active generation is well, the volumes of former ones go."""
     decision = _kept(view, former_volumes=_active_is_well(view))
     return decision if decision.rollout is not None else replace(decision, changes={"failed": None})
 
 
-def _kept(view: View, *, former_volumes: bool) -> Decision:
+def _kept(view: ResourceView, *, former_volumes: bool) -> Decision:
     """Leftovers go, pods advance, and the store gets the step that it needs: recorded first, then taken."""
     step, due = view.rollout.step, view.facts.due
     if due is None and step is not None:
@@ -178,7 +178,7 @@ def _kept(view: View, *, former_volumes: bool) -> Decision:
     )
 
 
-def claim(view: View) -> Decision:
+def claim(view: ResourceView) -> Decision:
     """B8."""
     number = view.highest_number + 1
     now = view.now.replace(microsecond=0)
@@ -200,7 +200,7 @@ def claim(view: View) -> Decision:
 # ---- abort
 
 
-def abort(view: View, reason: str, *, message: str) -> Decision:
+def abort(view: ResourceView, reason: str, *, message: str) -> Decision:
     """C1-C7: the reason is recorded, the next plan begins to take back."""
     stored = view.fence_too_low
     changes = {} if stored is None else {"last_generation": max(stored, view.highest_number)}
@@ -220,7 +220,7 @@ FAILURES = frozenset({"Cancelled", "CrashLoop", "ImagePull", "Rejected", "Deadli
 _RESULTS = {"Superseded": Result.SUPERSEDED}
 
 
-def take_back(view: View) -> Decision:
+def take_back(view: ResourceView) -> Decision:
     """D15: objects first; volumes once no pod remains that could still use them."""
     objects = view.objects(view.next)
     actions = _deletions(objects)
@@ -231,7 +231,7 @@ def take_back(view: View) -> Decision:
     return Decision()
 
 
-def aborted(view: View) -> Decision:
+def aborted(view: ResourceView) -> Decision:
     """D16."""
     reason = view.rollout.reason or "Cancelled"
     identity = view.rollout.id  # None when the status was lost together with the revision
@@ -255,7 +255,7 @@ def aborted(view: View) -> Decision:
 # ---- forward
 
 
-def create(view: View) -> Decision:
+def create(view: ResourceView) -> Decision:
     """D1: the mark on the resource alone, then the revision, then what is rendered from it."""
     marked = parse_number(view.resource.annotations.get(LAST_GENERATION_ANNOTATION)) or 0
     if marked < view.next:
@@ -271,7 +271,7 @@ def create(view: View) -> Decision:
     return Decision(actions=missing or surplus, alone=True, critical=bool(surplus))
 
 
-def is_incomplete(view: View) -> bool:
+def is_incomplete(view: ResourceView) -> bool:
     """Whether an object of the next generation, or one that all generations need, does not exist, or has not the size
     that the spec asks for."""
     if view.revision(view.next) is None:
@@ -281,34 +281,34 @@ def is_incomplete(view: View) -> bool:
     return missing or bool(view.observed.certificates.actions) or is_resized(view)
 
 
-def is_resized(view: View) -> bool:
+def is_resized(view: ResourceView) -> bool:
     """Whether the next generation has not the size that the spec asks for, or volumes beyond it."""
     return differs(view, view.next)
 
 
-def to_creating(view: View) -> Decision:
+def to_creating(view: ResourceView) -> Decision:
     """D0: `replicas` has changed."""
     return Decision(rollout=view.rollout.model_copy(update={"state": State.CREATING_NEXT}))
 
 
-def to_initializing(view: View) -> Decision:
+def to_initializing(view: ResourceView) -> Decision:
     """D2."""
     return _stage_reached(view, State.INITIALIZING, "all pods answer")
 
 
-def advance(view: View) -> Decision:
+def advance(view: ResourceView) -> Decision:
     """D3."""
     return Decision(actions=advances(view))
 
 
-def to_catching_up(view: View) -> Decision:
+def to_catching_up(view: ResourceView) -> Decision:
     """D4, D6."""
     if view.state is State.CAUGHT_UP:
         return Decision(rollout=view.rollout.model_copy(update={"state": State.CATCHING_UP}))
     return _stage_reached(view, State.CATCHING_UP, "all pods are read-only")
 
 
-def to_caught_up(view: View) -> Decision:
+def to_caught_up(view: ResourceView) -> Decision:
     """D5."""
     return Decision(
         rollout=view.rollout.model_copy(update={"state": State.CAUGHT_UP}),
@@ -316,7 +316,7 @@ def to_caught_up(view: View) -> Decision:
     )
 
 
-def promote(view: View) -> Decision:
+def promote(view: ResourceView) -> Decision:
     """D7, D8."""
     forced = True if view.forced and not view.bootstrap and not view.caught_up else None
     return Decision(
@@ -326,7 +326,7 @@ def promote(view: View) -> Decision:
     )
 
 
-def take_step(view: View) -> Decision:
+def take_step(view: ResourceView) -> Decision:
     """D9: pods up to ReadWrite, then the next step, recorded before it is taken."""
     recorded = view.recorded_index
     undone = [i for i, step in enumerate(view.steps) if step.name not in view.facts.steps_done]
@@ -350,7 +350,7 @@ def take_step(view: View) -> Decision:
     return Decision(actions=(*allowed, *calls), wake_at=retry_at)
 
 
-def open_service(view: View) -> Decision:
+def open_service(view: ResourceView) -> Decision:
     """D10."""
     last = SERVE if view.bootstrap else next((step.name for step in reversed(view.steps) if step.irreversible), None)
     if last is not None and not view.irreversible_recorded:
@@ -358,7 +358,7 @@ def open_service(view: View) -> Decision:
     return Decision(actions=(*_service_actions(view), *_permissions(view)))
 
 
-def to_retiring(view: View) -> Decision:
+def to_retiring(view: ResourceView) -> Decision:
     """D11."""
     now = view.now.replace(microsecond=0)
     attempt = Attempt(
@@ -390,7 +390,7 @@ def to_retiring(view: View) -> Decision:
     )
 
 
-def retire(view: View) -> Decision:
+def retire(view: ResourceView) -> Decision:
     """D12: what belongs only to former generations goes, without volumes."""
     due = retirement_ends(view)
     if view.now < due:
@@ -403,7 +403,7 @@ def retire(view: View) -> Decision:
     return Decision(actions=leftovers + _advance_active(view), critical=bool(leftovers))
 
 
-def retired(view: View) -> Decision:
+def retired(view: ResourceView) -> Decision:
     """D13. The first generation that is promoted has no former one, so nothing was retired."""
     event = Event("OldGenerationRetired", f"only generation {view.active} remains")
     followed = any(entry.result is Result.PROMOTED for entry in view.status.history[1:])
@@ -413,7 +413,7 @@ def retired(view: View) -> Decision:
 # ---- shared by rows
 
 
-def retirement_ends(view: View) -> datetime:
+def retirement_ends(view: ResourceView) -> datetime:
     """When the old generation may be deleted."""
     step = view.rollout.step
     return (step.at if step else view.now) + parse_duration(view.spec.rollout.retire_delay)
@@ -428,7 +428,7 @@ def _deletions(children: Iterable[Child]) -> tuple[Action, ...]:
     return tuple(deletion(child) for child in children if not child.deleting)
 
 
-def repairs(view: View, *generations: int) -> tuple[Action, ...]:
+def repairs(view: ResourceView, *generations: int) -> tuple[Action, ...]:
     """Everything that the resource and these generations need and that is not there, or not as it should be."""
     invalid = _config_is_invalid(view)
     shared = () if invalid else view.shared
@@ -444,13 +444,13 @@ def repairs(view: View, *generations: int) -> tuple[Action, ...]:
     return (*first, *ordered, *(() if invalid else _withdrawals(view)))
 
 
-def advances(view: View) -> tuple[AdvanceStage, ...]:
+def advances(view: ResourceView) -> tuple[AdvanceStage, ...]:
     """For each pod of the next generation that is below ReadOnly and has not been sent the commands yet."""
     settings = _settings_of_next(view)
     return tuple(AdvanceStage(name, view.next, settings) for name in _unasked(view, view.next, Stage.READ_ONLY))
 
 
-def _permissions(view: View) -> tuple[AllowWrites, ...]:
+def _permissions(view: ResourceView) -> tuple[AllowWrites, ...]:
     """For each pod of the next generation that may not write yet, from the step that allows it on."""
     allowing = [i for i, step in enumerate(view.steps) if step.allow_writes]
     if not allowing or view.recorded_index < allowing[0]:
@@ -459,12 +459,12 @@ def _permissions(view: View) -> tuple[AllowWrites, ...]:
     return tuple(AllowWrites(name, view.next, settings) for name in _unasked(view, view.next, Stage.READ_WRITE))
 
 
-def _settings_of_next(view: View) -> Mapping[str, str]:
+def _settings_of_next(view: ResourceView) -> Mapping[str, str]:
     bootstrap = view.bootstrap and view.step_name != SERVE
     return view.kind.renderer.expected_state(view.resource, view.next, bootstrap=bootstrap)
 
 
-def _unasked(view: View, generation: int, stage: Stage) -> list[str]:
+def _unasked(view: ResourceView, generation: int, stage: Stage) -> list[str]:
     """Names of the pods that are below a stage and have not been sent the commands up to it."""
     return [
         pod.name
@@ -476,7 +476,7 @@ def _unasked(view: View, generation: int, stage: Stage) -> list[str]:
     ]
 
 
-def _advance_active(view: View) -> tuple[AdvanceStage | AllowWrites, ...]:
+def _advance_active(view: ResourceView) -> tuple[AdvanceStage | AllowWrites, ...]:
     if not view.active:
         return ()
     settings = view.kind.renderer.expected_state(view.resource, view.active, bootstrap=False)
@@ -494,7 +494,7 @@ def _advance_active(view: View) -> tuple[AdvanceStage | AllowWrites, ...]:
     )
 
 
-def _leftovers(view: View) -> tuple[Action, ...]:
+def _leftovers(view: ResourceView) -> tuple[Action, ...]:
     # A kubelet warns of a running pod whose ConfigMap is gone: that goes when the pods have stopped.
     running = {pod.generation for pod in view.observed.pods}
     return _deletions(
@@ -502,7 +502,7 @@ def _leftovers(view: View) -> tuple[Action, ...]:
     )
 
 
-def _active_is_well(view: View) -> bool:
+def _active_is_well(view: ResourceView) -> bool:
     allowed = view.spec.rollout.caught_up.allowed_lag
     return view.complete(view.active, stage=Stage.READ_WRITE) and all(
         pod.stage is not None and (pod.stage.target or 0) - (pod.stage.progress or 0) <= allowed
@@ -510,12 +510,12 @@ def _active_is_well(view: View) -> bool:
     )
 
 
-def _record(view: View, name: str) -> Decision:
+def _record(view: ResourceView, name: str) -> Decision:
     step = Step(name=name, at=view.now.replace(microsecond=0))
     return Decision(rollout=view.rollout.model_copy(update={"step": step}), critical=True)
 
 
-def _calls(view: View, step: Step, generation: int) -> tuple[tuple[Action, ...], datetime | None]:
+def _calls(view: ResourceView, step: Step, generation: int) -> tuple[tuple[Action, ...], datetime | None]:
     """The call of the recorded step, unless one runs; and when it is to be repeated."""
     call = view.observed.step_call
     if call is None or (call.name, call.at) != (step.name, step.at):
@@ -527,14 +527,14 @@ def _calls(view: View, step: Step, generation: int) -> tuple[tuple[Action, ...],
     return (RunStep(step.name, generation, step.at),), None
 
 
-def _put(view: View, manifest: Manifest) -> CreateChild | ApplyChild:
+def _put(view: ResourceView, manifest: Manifest) -> CreateChild | ApplyChild:
     live = find(view.observed.children, manifest.kind, manifest.name)
     if manifest.create_only or (manifest.guarded and live is None):
         return CreateChild(manifest)
     return ApplyChild(manifest, live.resource_version if manifest.guarded and live is not None else None)
 
 
-def _withdrawals(view: View) -> tuple[Action, ...]:
+def _withdrawals(view: ResourceView) -> tuple[Action, ...]:
     """Policies and budgets that the spec no longer asks for."""
     manifests = (*view.shared, *view.rendered(view.active), *view.rendered(view.next))
     wanted = {(manifest.kind, manifest.name) for manifest in manifests}
@@ -545,19 +545,19 @@ def _withdrawals(view: View) -> tuple[Action, ...]:
     )
 
 
-def _service_actions(view: View) -> tuple[Action, ...]:
+def _service_actions(view: ResourceView) -> tuple[Action, ...]:
     manifest = view.service_manifest
     return (_put(view, manifest),) if is_missing_or_drifted(manifest, view.observed.children) else ()
 
 
-def _stage_reached(view: View, state: State, what: str) -> Decision:
+def _stage_reached(view: ResourceView, state: State, what: str) -> Decision:
     return Decision(
         rollout=view.rollout.model_copy(update={"state": state}),
         events=(Event("StageReached", f"generation {view.next}: {what} ({state})"),),
     )
 
 
-def _history(view: View, attempt: Attempt) -> list[Attempt]:
+def _history(view: ResourceView, attempt: Attempt) -> list[Attempt]:
     """The newest attempts, and however many failed since: the last two that were promoted, which an undo needs."""
     entries = [attempt, *(entry for entry in view.status.history if entry.generation != attempt.generation)]
     promoted = [entry for entry in entries if entry.result is Result.PROMOTED][:2]
@@ -566,5 +566,5 @@ def _history(view: View, attempt: Attempt) -> list[Attempt]:
     return entries
 
 
-def _config_is_invalid(view: View) -> bool:
+def _config_is_invalid(view: ResourceView) -> bool:
     return any(problem.reason == "InvalidConfig" for problem in view.problems)

@@ -6,13 +6,13 @@ from pavane_operator.crds.status import State, Truth
 from pavane_operator.plan.blockers import WRITE_STOP_LIMIT
 from pavane_operator.plan.gates import closed_gate
 from pavane_operator.plan.model import EXPIRES_SOON, IN_USE, TEMPLATE_DRIFT, Event
-from pavane_operator.plan.view import View
+from pavane_operator.plan.view import ResourceView
 
 TOLD_GATES = frozenset({"WaitingForApproval"})
 """Gates that wait for a person; the others open by themselves, or the person closed them."""
 
 
-def lasting_events(view: View) -> tuple[Event, ...]:
+def lasting_events(view: ResourceView) -> tuple[Event, ...]:
     """Everything of this kind that holds now."""
     told = (Event(each.reason, each.message, warning=True) for each in view.facts.warnings)
     held = (Event(IN_USE, f"it is not deleted while {', '.join(view.users)} refers to it", warning=True),)
@@ -27,7 +27,7 @@ def lasting_events(view: View) -> tuple[Event, ...]:
     )
 
 
-def _expires(view: View) -> tuple[Event, ...]:
+def _expires(view: ResourceView) -> tuple[Event, ...]:
     end = view.observed.certificates.expires_at
     if end is None or view.now < end - EXPIRES_SOON:
         return ()
@@ -35,7 +35,7 @@ def _expires(view: View) -> tuple[Event, ...]:
     return (Event("CertificateExpires", note, warning=True),)
 
 
-def told_down_at(view: View) -> datetime | None:
+def told_down_at(view: ResourceView) -> datetime | None:
     """When it is worth an event that nobody can write; an election takes less than that."""
     ready = next((each for each in view.status.conditions if each.type == "Ready"), None)
     if view.facts.down is None or ready is None or ready.status is not Truth.FALSE:
@@ -43,26 +43,26 @@ def told_down_at(view: View) -> datetime | None:
     return ready.last_transition_time + WRITE_STOP_LIMIT if ready.reason == view.facts.down.reason else None
 
 
-def _down(view: View) -> tuple[Event, ...]:
+def _down(view: ResourceView) -> tuple[Event, ...]:
     due = told_down_at(view)
     if due is None or view.now < due or view.facts.down is None:
         return ()
     return (Event(view.facts.down.reason, f"nobody can write: {view.facts.down.message}", warning=True),)
 
 
-def _gates(view: View) -> tuple[Event, ...]:
+def _gates(view: ResourceView) -> tuple[Event, ...]:
     gate = closed_gate(view) if view.state is State.CAUGHT_UP else None
     return (Event(gate.reason, gate.message),) if gate is not None and gate.reason in TOLD_GATES else ()
 
 
-def _drifts(view: View) -> tuple[Event, ...]:
+def _drifts(view: ResourceView) -> tuple[Event, ...]:
     return tuple(
         Event(TEMPLATE_DRIFT, f"somebody changed the pod template of StatefulSet {name}: no pod is replaced for it")
         for name in view.drifted
     )
 
 
-def _fenced(view: View) -> tuple[Event, ...]:
+def _fenced(view: ResourceView) -> tuple[Event, ...]:
     """Pods of a former generation that run although it was retired: they may write no more, and are removed."""
     if view.state is not State.IDLE:
         return ()

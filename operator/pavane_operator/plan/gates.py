@@ -2,10 +2,10 @@
 
 from pavane_operator.crds.rollout import Strategy
 from pavane_operator.plan.model import Problem
-from pavane_operator.plan.view import View
+from pavane_operator.plan.view import ResourceView
 
 
-def closed_gate(view: View) -> Problem | None:
+def closed_gate(view: ResourceView) -> Problem | None:
     """The first closed gate of approval, pause and safety; None when the attempt may be promoted."""
     control = view.spec.rollout
     if control.strategy is Strategy.MANUAL and control.promote != view.next:
@@ -17,7 +17,7 @@ def closed_gate(view: View) -> Problem | None:
     return view.facts.safety
 
 
-def may_skip_catching_up(view: View) -> bool:
+def may_skip_catching_up(view: ResourceView) -> bool:
     """Whether the attempt is promoted without having caught up (D7): bootstrap, forced, or Immediate."""
     if view.bootstrap:
         return True

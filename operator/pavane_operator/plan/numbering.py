@@ -7,10 +7,10 @@ from pavane_operator.crds.status import Rollout, State, Status, Step
 from pavane_operator.plan.children import STATEFUL_SET
 from pavane_operator.plan.model import parse_time
 from pavane_operator.plan.snapshot import RETIRE
-from pavane_operator.plan.view import View
+from pavane_operator.plan.view import ResourceView
 
 
-def rebuilt_status(view: View) -> Status | None:
+def rebuilt_status(view: ResourceView) -> Status | None:
     """The status that a resource without one must have; None while what is seen does not tell yet.
 
     Numbers come from objects and fences, the state from which generation the public Service selects and who writes.
@@ -50,7 +50,7 @@ def rebuilt_status(view: View) -> Status | None:
     return status.model_copy(update={"next_generation": above, "rollout": rollout})
 
 
-def _generations_with_pods(view: View) -> set[int]:
+def _generations_with_pods(view: ResourceView) -> set[int]:
     numbers = {pod.generation for pod in view.observed.pods}
     return numbers | {
         child.generation
@@ -59,12 +59,12 @@ def _generations_with_pods(view: View) -> set[int]:
     }
 
 
-def _reported_fence(view: View) -> int | None:
+def _reported_fence(view: ResourceView) -> int | None:
     fences = [view.facts.fence, *(pod.stage.fence for pod in view.observed.pods if pod.stage)]
     return max((fence for fence in fences if fence is not None), default=None)
 
 
-def _is_promoting(view: View, active: int, above: int) -> bool | None:
+def _is_promoting(view: ResourceView, active: int, above: int) -> bool | None:
     """Whether the generation above the active one may already have written; None while nobody answers."""
     stages = [pod.stage for pod in view.live_pods(above)]
     if view.selected == above:
@@ -79,7 +79,7 @@ def _is_promoting(view: View, active: int, above: int) -> bool | None:
     return False if all(stage is not None for stage in stages) else None
 
 
-def _created(view: View, generation: int) -> datetime:
+def _created(view: ResourceView, generation: int) -> datetime:
     revision = view.revision(generation)
     created = parse_time(revision.body["metadata"].get("creationTimestamp")) if revision else None
     return created or view.now.replace(microsecond=0)

@@ -39,7 +39,7 @@ from pavane_operator.plan.numbering import rebuilt_status
 from pavane_operator.plan.port import Kind
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.table import TABLE
-from pavane_operator.plan.view import View
+from pavane_operator.plan.view import ResourceView
 
 WAKE_INTERVAL = timedelta(seconds=30)
 """A state other than Idle is looked at again after this long, should an event have been lost."""
@@ -66,7 +66,7 @@ def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, sett
     if not observed.fresh:
         return Plan(row="A3")
     status = resource.status or kind.definition.status()
-    view = View(kind, resource, status, observed, now, settings or Settings())
+    view = ResourceView(kind, resource, status, observed, now, settings or Settings())
     if status.rollout is None and not view.leaving:
         rebuilt = rebuilt_status(view)
         if rebuilt is None:
@@ -74,12 +74,12 @@ def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, sett
             return Plan(row="2.3", wake_at=now + WAKE_INTERVAL, streams=streams)
         if rebuilt.rollout is not None and rebuilt.rollout.state is not State.IDLE:
             return Plan(row="2.3", status=rebuilt, critical=True)
-        view = View(kind, resource, rebuilt, observed, now, view.settings)
+        view = ResourceView(kind, resource, rebuilt, observed, now, view.settings)
     row = next(row for row in TABLE if view.state in row.states and row.matches(view))
     return _assembled(view, row.name, row.effect(view))
 
 
-def _assembled(view: View, row: str, decision: Decision) -> Plan:
+def _assembled(view: ResourceView, row: str, decision: Decision) -> Plan:
     """The plan of a decision: with repairs, with the status that follows from what is seen, with a wake-up time."""
     actions, wakes = decision.actions, [decision.wake_at]
     if decision.rollout is None and not decision.alone and not decision.frozen:
@@ -115,7 +115,7 @@ def _removes(action: Action) -> bool:
     return isinstance(action, DeleteChild) or (isinstance(action, MarkResource) and not action.finalizer)
 
 
-def _shrinks(view: View, actions: tuple[Action, ...]) -> bool:
+def _shrinks(view: ResourceView, actions: tuple[Action, ...]) -> bool:
     """Whether pods go: that is decided from what was read afresh (5.4)."""
     return any(
         isinstance(action, ApplyChild)
@@ -126,11 +126,11 @@ def _shrinks(view: View, actions: tuple[Action, ...]) -> bool:
     )
 
 
-def _future(view: View, time: datetime | None) -> datetime | None:
+def _future(view: ResourceView, time: datetime | None) -> datetime | None:
     return time if time is not None and time > view.now else None
 
 
-def _repairs(view: View) -> tuple[Action, ...]:
+def _repairs(view: ResourceView) -> tuple[Action, ...]:
     generations = [view.active] if view.active else []
     if view.state in BEFORE_PROMOTION or view.state is State.PROMOTING:
         generations.append(view.next)
@@ -140,7 +140,7 @@ def _repairs(view: View) -> tuple[Action, ...]:
 # ---- status
 
 
-def _status(view: View, decision: Decision) -> Status:
+def _status(view: ResourceView, decision: Decision) -> Status:
     rollout = _with_hold(view, decision.rollout or view.rollout)
     found = blockers(view, rollout)
     step = rollout.step
@@ -171,7 +171,7 @@ def _status(view: View, decision: Decision) -> Status:
     return _with_write_gap(view, status.model_copy(update=changes))
 
 
-def _with_hold(view: View, rollout: Rollout) -> Rollout:
+def _with_hold(view: ResourceView, rollout: Rollout) -> Rollout:
     """Time that the user held the attempt, once it is over, moves the deadline on."""
     holding = view.holding
     if holding is None or rollout.deadline is None or view.held_reason == holding.reason:
@@ -185,7 +185,7 @@ def _with_hold(view: View, rollout: Rollout) -> Rollout:
     )
 
 
-def _with_write_gap(view: View, status: Status) -> Status:
+def _with_write_gap(view: ResourceView, status: Status) -> Status:
     """The operator's measure of how long nobody could write (3.6), once both generations have reported."""
     if view.state is not State.RETIRING or not status.history or status.history[0].generation != view.active:
         return status
@@ -207,7 +207,7 @@ def _with_write_gap(view: View, status: Status) -> Status:
     return status.model_copy(update={"history": [measured, *status.history[1:]]})
 
 
-def _generations(view: View, status: Status) -> list[Generation]:
+def _generations(view: ResourceView, status: Status) -> list[Generation]:
     active, coming = status.active_generation, status.next_generation
     others = {pod.generation for pod in view.observed.pods} - {active, coming}
     numbers = [
@@ -218,7 +218,7 @@ def _generations(view: View, status: Status) -> list[Generation]:
     return [_generation(view, number, role) for number, role in numbers[:GENERATIONS_MAX_ITEMS]]
 
 
-def _generation(view: View, number: int, role: GenerationRole) -> Generation:
+def _generation(view: ResourceView, number: int, role: GenerationRole) -> Generation:
     revision = view.revision(number)
     pods = view.live_pods(number)
     stages = [pod.stage for pod in pods if pod.stage is not None]
@@ -240,7 +240,7 @@ def _generation(view: View, number: int, role: GenerationRole) -> Generation:
     )
 
 
-def _endpoints(view: View) -> list[Endpoint]:
+def _endpoints(view: ResourceView) -> list[Endpoint]:
     """Where clients connect: the Service's name, or the pods where the Service has no address of its own (1.9)."""
     if view.service is None or not view.selected:
         return []
@@ -257,7 +257,7 @@ def _endpoints(view: View) -> list[Endpoint]:
     ][:ENDPOINTS_MAX_ITEMS]
 
 
-def _selector(view: View) -> str:
+def _selector(view: ResourceView) -> str:
     """The labels of the pods that are counted in `replicas`, as the API writes them: those that others lead, else those
     that the public Service selects when it leads to the active generation."""
     service = view.kind.renderer.public_service(view.resource, view.active)
@@ -267,7 +267,7 @@ def _selector(view: View) -> str:
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
-def _settled(view: View, status: Status) -> tuple[Status | None, datetime | None]:
+def _settled(view: ResourceView, status: Status) -> tuple[Status | None, datetime | None]:
     """The status if it is worth writing, else None and when to look again (2.6)."""
     if view.resource.status is None:
         return status, None

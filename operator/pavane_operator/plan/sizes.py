@@ -17,7 +17,7 @@ from pavane_operator.plan.children import (
     replicas_of,
 )
 from pavane_operator.plan.model import REPLICAS_ANNOTATION, SPEC_HASH_ANNOTATION, Child, Manifest
-from pavane_operator.plan.snapshot import Snapshot
+from pavane_operator.plan.snapshot import ResourceSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def sized(manifest: Manifest, size: Size) -> Manifest:
     return Manifest.of({**manifest.body, "metadata": metadata, "spec": spec})
 
 
-def size_of(seen: Snapshot, generation: int, manifest: Manifest) -> Size:
+def size_of(seen: ResourceSnapshot, generation: int, manifest: Manifest) -> Size:
     """The size that a StatefulSet of the active or the next generation should have now."""
     wanted = replicas_of(manifest.body)
     live = find(seen.observed.children, STATEFUL_SET, manifest.name)
@@ -65,7 +65,7 @@ def size_of(seen: Snapshot, generation: int, manifest: Manifest) -> Size:
     return Size(max(named, _possible(seen, manifest.name, wanted, decided)))
 
 
-def next_parting(seen: Snapshot) -> tuple[Manifest, ...] | None:
+def next_parting(seen: ResourceSnapshot) -> tuple[Manifest, ...] | None:
     """The sets of former generations with fewer pods, where these go in batches (docs/specs/operator.md 3.2).
 
     Empty = the last batch is not gone yet, or the store not ready for the next one; None = all that is left may go.
@@ -87,7 +87,7 @@ def next_parting(seen: Snapshot) -> tuple[Manifest, ...] | None:
     return tuple(found) if found or waiting else None
 
 
-def surplus_volumes(seen: Snapshot, generation: int) -> list[Child]:
+def surplus_volumes(seen: ResourceSnapshot, generation: int) -> list[Child]:
     """Volumes beyond the size of their set that no pod uses and the store does not count on.
 
     They go before a pod of their name can come back: an old log that names it would make it vote (3.1).
@@ -107,13 +107,13 @@ def surplus_volumes(seen: Snapshot, generation: int) -> list[Child]:
     return found
 
 
-def is_stopped(seen: Snapshot) -> bool:
+def is_stopped(seen: ResourceSnapshot) -> bool:
     """Whether the active generation was scaled to 0."""
     sets = _live_sets(seen, seen.active)
     return bool(sets) and all(decided_replicas(each) == 0 for each in sets)
 
 
-def differs(seen: Snapshot, generation: int) -> bool:
+def differs(seen: ResourceSnapshot, generation: int) -> bool:
     """Whether a set of the generation has not the size that the spec asks for, or has volumes beyond it."""
     return bool(surplus_volumes(seen, generation)) or any(
         (live := find(seen.observed.children, STATEFUL_SET, manifest.name)) is not None
@@ -123,7 +123,7 @@ def differs(seen: Snapshot, generation: int) -> bool:
     )
 
 
-def _live_sets(seen: Snapshot, generation: int) -> list[Child]:
+def _live_sets(seen: ResourceSnapshot, generation: int) -> list[Child]:
     return [child for child in seen.observed.children if child.kind == STATEFUL_SET and child.generation == generation]
 
 
@@ -131,7 +131,7 @@ def _ordinals(names: Iterable[str], stateful_set: str) -> list[int]:
     return [ordinal for name in names if (ordinal := ordinal_in(name, stateful_set)) is not None]
 
 
-def _possible(seen: Snapshot, stateful_set: str, wanted: int, decided: int) -> int:
+def _possible(seen: ResourceSnapshot, stateful_set: str, wanted: int, decided: int) -> int:
     """As much of what is wanted as the pods and volumes of those that the store took out leave room for."""
     removed = _ordinals(seen.facts.removed, stateful_set)
     left = _ordinals((volume.name for volume in surplus_volumes(seen, seen.active)), stateful_set)
@@ -140,7 +140,7 @@ def _possible(seen: Snapshot, stateful_set: str, wanted: int, decided: int) -> i
     return min([wanted, *removed])
 
 
-def _stopping(seen: Snapshot, stateful_set: str, live: Child | None) -> Size:
+def _stopping(seen: ResourceSnapshot, stateful_set: str, live: Child | None) -> Size:
     """The next step of a suspension: all pods but the last one, then that."""
     if live is None:
         return STOPPED

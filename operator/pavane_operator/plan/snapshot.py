@@ -33,7 +33,7 @@ RETIRE = "Retire"
 BEFORE_PROMOTION = frozenset({State.CREATING_NEXT, State.INITIALIZING, State.CATCHING_UP, State.CAUGHT_UP})
 
 
-class Snapshot:
+class ResourceSnapshot:
     """What is there: the resource, its status and what was observed. Attributes are worked out when first asked."""
 
     def __init__(

@@ -11,10 +11,10 @@ from pavane_operator.crds.status import State
 from pavane_operator.plan.children import STATEFUL_SET, find, ordinal_in, pods_of_sets, replicas_of
 from pavane_operator.plan.model import SPEC_HASH_ANNOTATION, TEMPLATE_ANNOTATION, Manifest, Pod
 from pavane_operator.plan.sizes import STOPPED, Size, sized
-from pavane_operator.plan.snapshot import Snapshot
+from pavane_operator.plan.snapshot import ResourceSnapshot
 
 
-def standing_manifests(seen: Snapshot, rendered: Iterable[Manifest]) -> tuple[Manifest, ...]:
+def standing_manifests(seen: ResourceSnapshot, rendered: Iterable[Manifest]) -> tuple[Manifest, ...]:
     """What was rendered, with as many pods as are wanted now: those of a generation stop before them (2.8)."""
     suspended = seen.spec.suspend and seen.state is State.IDLE and not seen.pods(seen.active)
     found = []
@@ -27,7 +27,7 @@ def standing_manifests(seen: Snapshot, rendered: Iterable[Manifest]) -> tuple[Ma
     return tuple(found)
 
 
-def outdated_pods(seen: Snapshot, standing: Iterable[Manifest]) -> list[Pod]:
+def outdated_pods(seen: ResourceSnapshot, standing: Iterable[Manifest]) -> list[Pod]:
     """Pods of a former template: those that are not ready first, for they serve nobody; then the last of the set."""
     found: list[tuple[bool, int, Pod]] = []
     for manifest in standing:
@@ -39,7 +39,7 @@ def outdated_pods(seen: Snapshot, standing: Iterable[Manifest]) -> list[Pod]:
     return [pod for _, _, pod in sorted(found, key=lambda one: one[:2])]
 
 
-def replaceable(seen: Snapshot, standing: Sequence[Manifest], outdated: Sequence[Pod]) -> Pod | None:
+def replaceable(seen: ResourceSnapshot, standing: Sequence[Manifest], outdated: Sequence[Pod]) -> Pod | None:
     """The pod that may be replaced now; None = there is none, or the others are not well."""
     if not outdated or seen.state is not State.IDLE or seen.spec.suspend or not _applied(seen, standing):
         return None
@@ -52,7 +52,7 @@ def replaceable(seen: Snapshot, standing: Sequence[Manifest], outdated: Sequence
     return first if ready.issuperset(pods_of_sets(standing)) and seen.facts.exchange is None else None
 
 
-def _applied(seen: Snapshot, standing: Iterable[Manifest]) -> bool:
+def _applied(seen: ResourceSnapshot, standing: Iterable[Manifest]) -> bool:
     """Whether the live sets make pods of the present template."""
     sets = [manifest for manifest in standing if manifest.kind == STATEFUL_SET]
     live = [find(seen.observed.children, STATEFUL_SET, manifest.name) for manifest in sets]
@@ -67,7 +67,7 @@ def _template(body: Mapping[str, Any]) -> str:
     return str(((template.get("metadata") or {}).get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""))
 
 
-def _with_live_claims(seen: Snapshot, manifest: Manifest) -> Manifest:
+def _with_live_claims(seen: ResourceSnapshot, manifest: Manifest) -> Manifest:
     """No server lets the claims of a set change; the volumes themselves grow."""
     live = find(seen.observed.children, STATEFUL_SET, manifest.name)
     claims = None if live is None else (live.body.get("spec") or {}).get("volumeClaimTemplates")

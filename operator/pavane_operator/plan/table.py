@@ -18,7 +18,7 @@ from pavane_operator.plan.gates import closed_gate, may_skip_catching_up
 from pavane_operator.plan.model import FINALIZER, Problem
 from pavane_operator.plan.sizes import is_stopped
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION, repair_of
-from pavane_operator.plan.view import View
+from pavane_operator.plan.view import ResourceView
 
 ANY = frozenset(State)
 IDLE = frozenset({State.IDLE})
@@ -31,8 +31,8 @@ class Row:
 
     name: str
     states: frozenset[State]
-    matches: Callable[[View], bool]
-    effect: Callable[[View], Decision]
+    matches: Callable[[ResourceView], bool]
+    effect: Callable[[ResourceView], Decision]
     meaning: str
     """For the diagram and for people."""
     to: State | None = None
@@ -44,7 +44,7 @@ class Row:
         return self.matches is _always
 
 
-def interrupt(view: View) -> Problem | None:
+def interrupt(view: ResourceView) -> Problem | None:
     """Why the attempt is to be aborted (C1-C5, C7); in Promoting only while it can be undone."""
     if view.state is State.PROMOTING and view.irreversible:
         return None
@@ -72,7 +72,7 @@ def interrupt(view: View) -> Problem | None:
     return None
 
 
-def _repair_waits(view: View) -> bool:
+def _repair_waits(view: ResourceView) -> bool:
     """Whether row B2 would match in Idle: an active generation that crashes lets nobody catch up."""
     named = parse_repair(view.spec.rollout.repair)
     if named is None or named[0] != view.active or not view.before_promotion:
@@ -81,7 +81,7 @@ def _repair_waits(view: View) -> bool:
     return revision is not None and repair_of(revision) < named[1] and not view.ready(view.active)
 
 
-def _repairable(view: View) -> bool:
+def _repairable(view: ResourceView) -> bool:
     """B2 waits for the pods that it replaces; in Promoting everything else goes on meanwhile."""
     if view.repair is None or view.problems:
         return False
@@ -90,7 +90,7 @@ def _repairable(view: View) -> bool:
     return view.repair_is_new or bool(view.unrepaired)
 
 
-def _failure(view: View) -> Problem | None:
+def _failure(view: ResourceView) -> Problem | None:
     limit = view.spec.rollout.crash_limit
     for pod in view.running_pods(view.next):
         if limit and pod.restarts > limit:
@@ -105,21 +105,21 @@ def _failure(view: View) -> Problem | None:
     return None
 
 
-def _abort(view: View) -> Decision:
+def _abort(view: ResourceView) -> Decision:
     found = interrupt(view) or Problem("Cancelled")
     return effects.abort(view, found.reason, message=found.message)
 
 
-def _failed_before(view: View) -> bool:
+def _failed_before(view: ResourceView) -> bool:
     failed = view.status.failed
     return failed is not None and view.want == failed.id and view.spec.rollout.retry != failed.generation
 
 
-def _retirement_due(view: View) -> bool:
+def _retirement_due(view: ResourceView) -> bool:
     return any(pod.generation != view.active for pod in view.observed.pods) or bool(view.foreign_objects)
 
 
-def _next_objects_left(view: View) -> bool:
+def _next_objects_left(view: ResourceView) -> bool:
     return (
         bool(view.objects(view.next))
         or bool(view.pods(view.next))
@@ -127,16 +127,16 @@ def _next_objects_left(view: View) -> bool:
     )
 
 
-def _service_leads_to_next(view: View) -> bool:
+def _service_leads_to_next(view: ResourceView) -> bool:
     ready = {pod.name for pod in view.live_pods(view.next)} & view.observed.service_pods
     return view.selected == view.next and bool(ready)
 
 
-def _always(_view: View) -> bool:
+def _always(_view: ResourceView) -> bool:
     return True
 
 
-def _wait(_view: View) -> Decision:
+def _wait(_view: ResourceView) -> Decision:
     return Decision()
 
 

@@ -23,7 +23,7 @@ from pavane_operator.plan.model import Pod, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION, repair_of
 
 
-class View(Intent):
+class ResourceView(Intent):
     """What is there compared with what should be there."""
 
     # ---- pods

@@ -6,7 +6,7 @@ from typing import Any
 
 from pavane_operator.crds.values import parse_quantity
 from pavane_operator.plan.model import Child, GrowVolume, Problem
-from pavane_operator.plan.snapshot import Snapshot
+from pavane_operator.plan.snapshot import ResourceSnapshot
 
 RETRY = timedelta(minutes=10)
 """After this long a refused growth is asked for again: a storage class can be changed to allow it."""
@@ -14,7 +14,7 @@ CANNOT_GROW = "VolumeCannotGrow"
 RESIZING = "VolumeResizing"
 
 
-def growth(seen: Snapshot) -> tuple[GrowVolume, ...]:
+def growth(seen: ResourceSnapshot) -> tuple[GrowVolume, ...]:
     """The claims of the active generation that ask for less than the spec does, and were not just refused."""
     if seen.storage is None:
         return ()
@@ -26,7 +26,7 @@ def growth(seen: Snapshot) -> tuple[GrowVolume, ...]:
     )
 
 
-def growth_problem(seen: Snapshot) -> Problem | None:
+def growth_problem(seen: ResourceSnapshot) -> Problem | None:
     """Why a volume of the active generation has not the size of the spec yet: refused, or still being resized."""
     if seen.storage is None:
         return None
@@ -44,7 +44,7 @@ def growth_problem(seen: Snapshot) -> Problem | None:
     return None
 
 
-def _active_claims(seen: Snapshot) -> Iterator[Child]:
+def _active_claims(seen: ResourceSnapshot) -> Iterator[Child]:
     """A claim that is not bound cannot be changed; its volume will be made as it asks."""
     for claim in seen.volumes:
         bound = (claim.body.get("status") or {}).get("phase") == "Bound"
@@ -60,7 +60,7 @@ def _requested(claim: Child) -> object:
     return claim.body["spec"]["resources"]["requests"]["storage"]
 
 
-def _is_refused(seen: Snapshot, claim: Child, size: str) -> bool:
+def _is_refused(seen: ResourceSnapshot, claim: Child, size: str) -> bool:
     refusal = seen.observed.refusals.get(claim.uid)
     return refusal is not None and refusal.size == size and seen.now < refusal.at + RETRY
 

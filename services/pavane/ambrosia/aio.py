@@ -33,7 +33,7 @@ from pavane.ambrosia.effects import (
 from pavane.ambrosia.errors import Fatal, FatalError, Superseded
 from pavane.ambrosia.intake import Connection, Intake
 from pavane.ambrosia.ports import READ_BYTES, close_writer
-from pavane.ambrosia.storage import CheckpointReader, Replay, Store
+from pavane.ambrosia.storage import CheckpointReader, FileStore, Replay
 from pavane.ambrosia.tls import agree
 from pavane.ambrosia.tracing import CoordinatorTracing
 from pavane.ambrosia.wire.limits import RECORD_BYTES
@@ -78,13 +78,13 @@ class _Driven:
         return None
 
 
-class Runner:
+class CoordinatorRunner:
     """Drives one coordinator until it fails or is closed; ``failed`` gets the reason, once."""
 
     def __init__(
         self,
         core: Coordinator,
-        store: Store,
+        store: FileStore,
         binding: tuple[Connection, Connection],
         *,
         resolve: Resolve,

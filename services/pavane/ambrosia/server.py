@@ -19,12 +19,12 @@ from typing import Any
 
 from pavane import telemetry
 from pavane.ambrosia import options as opts
-from pavane.ambrosia.aio import FOLLOW_POLL_S, Resolve, Runner
+from pavane.ambrosia.aio import FOLLOW_POLL_S, CoordinatorRunner, Resolve
 from pavane.ambrosia.core.coordinator import LOG_TRIGGER_BYTES, Coordinator, Settings
 from pavane.ambrosia.errors import EXIT_UNEXPECTED, Fatal, FatalError, Superseded
 from pavane.ambrosia.ports import DETECT_S, BindingPort, SocketOrder, served
 from pavane.ambrosia.state import Meta, Phase, Progress
-from pavane.ambrosia.storage import CheckpointReader, Place, Registry, Replay, Row, Store, instance_folder, last_log
+from pavane.ambrosia.storage import CheckpointReader, FileStore, Place, Registry, Replay, Row, instance_folder, last_log
 from pavane.ambrosia.wire.limits import MIB, NEW_NAME_BYTES_MAX
 from pavane.runtime.certificates import Certificates
 from pavane.wal.files import DiskFolder
@@ -100,7 +100,7 @@ class Server:
         self._folder, self._registry = self._place.folder, self._place.registry
         self._process = options.process or f"{options.address}:{os.getpid()}"
         self._generation = options.generation
-        self._runner: Runner | None = None
+        self._runner: CoordinatorRunner | None = None
         self._promoted = asyncio.Event()
         self._stopped = asyncio.Event()
         self._follows = options.read_only
@@ -198,7 +198,7 @@ class Server:
     async def run(self) -> None:
         """Live until something ends it; returns after ``stop``."""
         options = self.options
-        store = Store(self._folder, self._registry, options.name, self._generation, self._place.tenure)
+        store = FileStore(self._folder, self._registry, options.name, self._generation, self._place.tenure)
         self._tending = asyncio.ensure_future(self._tend(store))
         try:
             self._follows = options.read_only or await self._waits(store)
@@ -217,14 +217,14 @@ class Server:
             self._port.close()
             store.close()
 
-    async def _tend(self, store: Store) -> None:
+    async def _tend(self, store: FileStore) -> None:
         """Show others that this writer lives; raises as soon as it may not write any more."""
         while True:
             await asyncio.sleep(FENCE_POLL_S)
             if store.tenure.held:
                 await asyncio.to_thread(store.tenure.beat)
 
-    async def _waits(self, store: Store) -> bool:
+    async def _waits(self, store: FileStore) -> bool:
         """Become the writer and return False; True when another process writes and this one may follow it."""
         while True:
             try:
@@ -281,7 +281,7 @@ class Server:
             raise FatalError(Fatal.VERSION, text)
         return Settings(options.name, options.log_trigger_bytes, version=wanted)
 
-    async def _serve(self, store: Store, binding: Any) -> None:
+    async def _serve(self, store: FileStore, binding: Any) -> None:
         options, meta = self.options, store.refresh()
         settings = self._settings(meta)
         reader: CheckpointReader | None = None
@@ -292,7 +292,7 @@ class Server:
             raise FatalError(Fatal.CHECKPOINT, f"{self._folder} has no checkpoint to follow; start a writer first")
         else:
             core = Coordinator(settings, new_committer(), meta)
-        runner = self._runner = Runner(
+        runner = self._runner = CoordinatorRunner(
             core, store, binding, resolve=self._resolve, say=self._say, process=self._process, tls=options.tls
         )
         try:
@@ -316,7 +316,7 @@ class Server:
             if self._replay is not None:
                 self._replay.close()
 
-    async def _live(self, runner: Runner, store: Store, reader: CheckpointReader | None) -> None:
+    async def _live(self, runner: CoordinatorRunner, store: FileStore, reader: CheckpointReader | None) -> None:
         core = runner.core
         if reader is None:
             runner.call(core.first_start)
@@ -353,7 +353,7 @@ class Server:
         except OSError as error:
             self._say(f"Error: {path} cannot be made to lead to {self._folder}: {error.strerror}")
 
-    async def _follow(self, runner: Runner, store: Store, replay: Replay) -> None:
+    async def _follow(self, runner: CoordinatorRunner, store: FileStore, replay: Replay) -> None:
         """Replay what the writer logs until it is our turn; afterwards the lock is ours."""
         self.stage = "ReadOnly"
         self._say("I'm a secondary")
@@ -384,14 +384,14 @@ class Server:
             runner.core.meta = meta
             return
 
-    async def _catch_up(self, runner: Runner, store: Store, replay: Replay) -> None:
+    async def _catch_up(self, runner: CoordinatorRunner, store: FileStore, replay: Replay) -> None:
         """Deliver what the writer has logged."""
         meta = await asyncio.to_thread(store.refresh)
         self._same_version(runner, meta)
         replay.last_log = meta.last_log
         await runner.replay(replay, store.tenure.check_term)  # who was overtaken may add what nobody will read again
 
-    def _same_version(self, runner: Runner, meta: Meta) -> None:
+    def _same_version(self, runner: CoordinatorRunner, meta: Meta) -> None:
         if meta.current_version != runner.core.meta.current_version:
             text = f"{self.options.name} was upgraded to version {meta.current_version} while this one followed"
             raise FatalError(Fatal.VERSION, f"{text}: start it again")
@@ -433,8 +433,8 @@ class DebugServer:
         finally:
             port.close()
         core = Coordinator(Settings(options.name), head.committer, Meta())
-        store = Store(folder, Registry(DiskFolder(options.registry or path)), options.name)
-        runner = Runner(core, store, binding, resolve=_nobody, say=say, process="debug")
+        store = FileStore(folder, Registry(DiskFolder(options.registry or path)), options.name)
+        runner = CoordinatorRunner(core, store, binding, resolve=_nobody, say=say, process="debug")
         try:
             runner.call(lambda: core.restore(head, self._checkpoint))
             runner.call(lambda: core.debug(testing_upgrade=self._testing_upgrade))

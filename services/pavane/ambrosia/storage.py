@@ -248,7 +248,7 @@ class _Checkpoint:
     size: int
 
 
-class Store:
+class FileStore:
     """The files of one instance, for its one writer; ``carry_out`` does what a coordinator's effects ask."""
 
     def __init__(

@@ -35,7 +35,7 @@ Look = Callable[[], tuple[Iterable[Response], float | None]]
 _logger = logging.getLogger(__name__)
 
 
-class Session:
+class StreamSession:
     """A new stream of ``core``. Set ``changed`` when there may be something to send."""
 
     def __init__(self, core: "StreamsCore[Any]") -> None:
@@ -125,7 +125,7 @@ class StreamServer(ABC):
         self._streams_of = core
         self._address = f"{bracketed(host)}:{port}"
         self._certificates = certificates
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, StreamSession] = {}
         self._server: grpc.aio.Server | None = None
 
     @property
@@ -185,7 +185,7 @@ class StreamServer(ABC):
         """Return what tells a new stream what to send."""
 
     async def _serve(self, _: Any, context: Any) -> None:
-        session = Session(self._streams_of)
+        session = StreamSession(self._streams_of)
         self._sessions[session.stream] = session
         watch(self._certificates, session, context)
         await session.serve(context, self._take, self._looking(session.stream), self._closed)

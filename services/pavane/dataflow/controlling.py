@@ -25,7 +25,7 @@ from pavane.dataflow.entries import Data, decode
 from pavane.dataflow.evaluating import QueryError
 from pavane.dataflow.keeping import RETRY_S, Clocks, Place
 from pavane.dataflow.log import Log
-from pavane.dataflow.ports import EngineError, Fenced, Script, View
+from pavane.dataflow.ports import EngineError, Fenced, Script, SqlView
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.ticks import Ticks
 from pavane.runtime.certificates import Certificates
@@ -39,7 +39,7 @@ NEAR_TICKS = 5
 class Position:
     """How far a view is: its contents are written at every tick below `upper`; 0 = not yet."""
 
-    view: View
+    view: SqlView
     upper: int
     failure: str
 
@@ -336,7 +336,7 @@ class Controller:
             as_of = choice.as_of if choice.as_of is not None else last
             self._links.carry_out(self._core.create(replace(flow, as_of=as_of)))
 
-    def _all_views(self) -> list[View]:
+    def _all_views(self) -> list[SqlView]:
         return [view for script in self._scripts for view in script.views]
 
     def _ticks(self) -> Ticks:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pavane.compute import wire
 from pavane.dataflow.plan import Plan, PlanError
-from pavane.dataflow.ports import Column, Format, Mode, Script, Table, View
+from pavane.dataflow.ports import Column, Format, Mode, Script, SqlView, Table
 
 APPEND, DIFF, UPSERT = "append", "diff", "upsert"
 """Envelopes: what a row of a table means."""
@@ -50,7 +50,7 @@ def script_of(dataflow: wire.DataflowDescription) -> Script:
     try:
         tables = tuple(_table(source) for source in dataflow.sources)
         views = tuple(
-            View(step.id, "", _columns(step.relation), Plan.decode(step.plan).tables, step.plan)
+            SqlView(step.id, "", _columns(step.relation), Plan.decode(step.plan).tables, step.plan)
             for step in dataflow.steps
         )
     except (PlanError, ValueError, KeyError, TypeError, IndexError) as error:

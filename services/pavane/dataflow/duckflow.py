@@ -18,7 +18,7 @@ from pavane.dataflow.duckdialect import translated, with_zones, without_zones
 from pavane.dataflow.growth import Growth, growth_of
 from pavane.dataflow.joining import Join
 from pavane.dataflow.plan import INPUT, Group, Plan, Select
-from pavane.dataflow.ports import DIFF, TIME, Binding, Column, EngineError, Script, View, ViewError
+from pavane.dataflow.ports import DIFF, TIME, Binding, Column, EngineError, Script, SqlView, ViewError
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.touched import MACROS as DOUBLES
 from pavane.dataflow.touched import PLACE, Extreme, First, Front, Latest, beside
@@ -59,7 +59,7 @@ class DuckFlow:
         self,
         connection: duckdb.DuckDBPyConnection,
         script: Script,
-        view: View,
+        view: SqlView,
         prefix: str,
         *,
         keeps: bool,

@@ -19,7 +19,7 @@ from threading import RLock
 import duckdb
 
 from pavane.dataflow.duckflow import DuckFlow, Evaluate
-from pavane.dataflow.ports import Binding, EngineError, Flow, Script, View, ViewError
+from pavane.dataflow.ports import Binding, EngineError, Flow, Script, SqlView, ViewError
 
 VERSION = 2
 """Of the state tables."""
@@ -74,7 +74,7 @@ class DuckState:
         if script.views:
             self._open()
 
-    def flow(self, view: View) -> Flow:
+    def flow(self, view: SqlView) -> Flow:
         """See `State`."""
         return self._flows[view.name]
 
@@ -213,7 +213,7 @@ class DuckState:
             else:
                 path.unlink(missing_ok=True)
 
-    def _digest(self, view: View) -> str:
+    def _digest(self, view: SqlView) -> str:
         tables = [repr(table) for table in self._script.tables if table.name in view.tables]
         reads = [self._digests[name] for name in view.tables if name in self._digests]
         columns = [(column.name, column.type) for column in view.columns]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pavane.dataflow.log import Log
-from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, View
-from pavane.dataflow.runner import Runner
+from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, SqlView
+from pavane.dataflow.runner import ViewRunner
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.ticks import Ticks
@@ -81,14 +81,14 @@ class Keeper:
         """How long nobody could write when it took over from another one."""
         self._tracing = tracing if tracing is not None and tracing.on else None
         self.source = LogSource(log, self._tracing)
-        self.runner: Runner | None = None
+        self.runner: ViewRunner | None = None
         """None until the chains were read."""
 
     async def written_by(self) -> int:
         """Return the generation that has the right to write, 0 while nobody ever had."""
         return (await self._ticks().rank()).generation
 
-    async def run(self, moved: Callable[[Runner], None], trouble: Callable[[str], None]) -> None:
+    async def run(self, moved: Callable[[ViewRunner], None], trouble: Callable[[str], None]) -> None:
         """Keep the views, through outages of the log. `moved` is called after each step, `trouble` before each new try.
 
         Raises `Fenced`, `EngineError` where engines fail again and again, `EntryError`.
@@ -117,14 +117,14 @@ class Keeper:
         bound = sorted({partition for table in tables for partition in table.partitions})
         return Ticks(self._log, self._place.ticks, bound, self._clocks.now_ms)
 
-    async def _keep(self, engine: Engine, moved: Callable[[Runner], None]) -> None:
+    async def _keep(self, engine: Engine, moved: Callable[[ViewRunner], None]) -> None:
         ticks, clocks, home = self._ticks(), self._clocks, Home(self._log, self._place.views)
 
-        def sink(view: View) -> ChainSink:
+        def sink(view: SqlView) -> ChainSink:
             return ChainSink(home, self._place.ticks, view, clocks.now_ms, clocks.make_id)
 
         sinks = {view.name: sink(view) for script in self._scripts for view in script.views}
-        runner = Runner(self._scripts, ticks, self.source, sinks, engine.open, self._tracing)
+        runner = ViewRunner(self._scripts, ticks, self.source, sinks, engine.open, self._tracing)
         await runner.open()
         self.runner = runner
         while True:
@@ -152,7 +152,7 @@ class Keeper:
             async with asyncio.timeout(left_s):
                 await self.allowed.wait()
 
-    async def _take_over(self, ticks: Ticks, runner: Runner) -> None:
+    async def _take_over(self, ticks: Ticks, runner: ViewRunner) -> None:
         """Stop every smaller token for good, in the tick log and the chains. Raises `Fenced` if there is a greater."""
         begun = self._clocks.steady_s()
         former = await ticks.rank()

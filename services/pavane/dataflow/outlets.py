@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pavane.compute.core.outbox import PART_BYTES_MAX
 from pavane.compute.wire import CLOSED, Failure, Rows, SinkExport
 from pavane.dataflow.evaluating import Evaluator
-from pavane.dataflow.ports import DIFF, TIME, View
+from pavane.dataflow.ports import DIFF, TIME, SqlView
 from pavane.dataflow.rows import consolidated, stream_of, table_of, updates_of
 from pavane.dataflow.sink import ChainSink
 from pavane.dataflow.types import arrow_schema
@@ -33,7 +33,7 @@ class ChainBehind(Exception):
 class Arrangement:
     """What a view is at every tick from `since` on."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: SqlView) -> None:
         self.schema = arrow_schema(view.columns)
         self.since = 0
         self._parts = [table_of((), self.schema)]

@@ -58,7 +58,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SqlView:
     """A `CREATE MATERIALIZED VIEW` of a script. `plan` is canonical JSON; equal bytes are equal plans."""
 
     name: str
@@ -74,7 +74,7 @@ class Script:
     """A parsed and checked script."""
 
     tables: tuple[Table, ...]
-    views: tuple[View, ...]
+    views: tuple[SqlView, ...]
 
 
 class SqlError(Exception):
@@ -138,7 +138,7 @@ class Flow(Protocol):
 class State(Protocol):
     """What the views of one script must remember. Blocks; not thread-safe."""
 
-    def flow(self, view: View) -> Flow:
+    def flow(self, view: SqlView) -> Flow:
         """Return the state of one of its views; the same for each call."""
 
     @property

@@ -45,7 +45,7 @@ from pavane.dataflow.keeping import ENGINE_FAILURES_MAX, ENGINE_FAILURES_S, RETR
 from pavane.dataflow.log import Log
 from pavane.dataflow.outlets import Arrangement, ChainBehind, Outlet, Subscription
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script
-from pavane.dataflow.runner import Maintained, Runner
+from pavane.dataflow.runner import Maintained, ViewRunner
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.ticks import Ticks
@@ -65,7 +65,7 @@ class _Dataflow:
     """Those that the sinks have taken."""
     told: dict[str, int] = field(default_factory=dict)
     """Of each subscribe, across restarts of the engine."""
-    runner: Runner | None = None
+    runner: ViewRunner | None = None
     outlets: dict[str, Outlet] = field(default_factory=dict)
     failed: bool = False
 
@@ -237,7 +237,7 @@ class ReplicaEngine:
                 outlet.arrangement.since = max(outlet.arrangement.since, since)
                 await asyncio.to_thread(outlet.arrangement.fold, evaluator)
 
-    async def _opened(self, flow: _Dataflow, engine: Engine) -> Runner:
+    async def _opened(self, flow: _Dataflow, engine: Engine) -> ViewRunner:
         script = script_of(flow.description)
         bound = sorted({partition for table in script.tables for partition in table.partitions})
         if {self._place.ticks, self._place.views} & set(bound):
@@ -246,7 +246,7 @@ class ReplicaEngine:
             )
         ticks = Ticks(self._log, self._place.ticks, bound, self._clocks.now_ms)
         flow.outlets = self._outlets(flow, script)
-        runner = Runner([script], ticks, self._source, flow.outlets, engine.open, self._tracing)
+        runner = ViewRunner([script], ticks, self._source, flow.outlets, engine.open, self._tracing)
         await runner.open()
         return runner
 

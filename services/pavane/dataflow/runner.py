@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pavane.dataflow.ports import TIME, Binding, Flow, Script, Sink, Source, State, Table, TickLog, View, ViewError
+from pavane.dataflow.ports import TIME, Binding, Flow, Script, Sink, Source, SqlView, State, Table, TickLog, ViewError
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.tracing import Tracing
 from pavane.dataflow.types import arrow_schema
@@ -33,7 +33,7 @@ Token = tuple[int, int]
 class Maintained:
     """A view, what it remembers of its inputs, and where it is written."""
 
-    view: View
+    view: SqlView
     sink: Sink
     tables: tuple[Table, ...]
     reads: tuple[Maintained, ...] = ()
@@ -51,7 +51,7 @@ class Maintained:
     failure: str = ""  # why it stays as it is
 
 
-class Runner:
+class ViewRunner:
     """Keeps the views of some scripts up to date. After an `EngineError` it is to be built anew, with its sinks.
 
     `opened(script)` makes the state of a script's views; it blocks, so it works in a thread, one flow at a time.
@@ -285,7 +285,7 @@ def _maintained(script: Script, sinks: Mapping[str, Sink]) -> list[Maintained]:
     return list(views.values())
 
 
-def _taken(each: Maintained, read: View, lower: int, upper: int) -> pa.Table:
+def _taken(each: Maintained, read: SqlView, lower: int, upper: int) -> pa.Table:
     """Take the updates of a view that its reader is to have below `upper`; those before `lower` happened then."""
     whole = pa.concat_tables([table_of((), arrow_schema(read.columns)), *each.waiting[read.name]])
     due = pc.less(whole.column(TIME), upper)

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope
 from pavane.dataflow.plan import Aggregate, Group, Inner, OrderBy, Plan, Select, Side, Top
-from pavane.dataflow.ports import DIFF, TIME, Column, Table, View
+from pavane.dataflow.ports import DIFF, TIME, Column, SqlView, Table
 from pavane.dataflow.sources import Relation, Sources, all_of, quoted, select_of
 
 LIMIT_MAX = 10_000
@@ -21,7 +21,7 @@ NAMES = {exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max"}
 class Planner:
     """Makes the plan of one SELECT, or of a UNION, over tables of a script and the views before it."""
 
-    def __init__(self, tables: Mapping[str, Table | View], places: Places) -> None:
+    def __init__(self, tables: Mapping[str, Table | SqlView], places: Places) -> None:
         self._tables = tables
         self._places = places
         self._inner: dict[str, Inner] = {}

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pavane.dataflow.chain import Chain, Corrections
 from pavane.dataflow.entries import CHAIN_HEADER, Batch, Create, Data, Entry, EntryError, Fence, Rank, decode, encode
 from pavane.dataflow.log import Log
-from pavane.dataflow.ports import Fenced, View
+from pavane.dataflow.ports import Fenced, SqlView
 from pavane.dataflow.rows import stream_of
 from pavane.dataflow.types import arrow_schema
 from pavane.waltz.errors import Conflict, OutcomeUnknown
@@ -62,7 +62,7 @@ class ChainSink:
         self,
         home: Home,
         ticks: int,
-        view: View,
+        view: SqlView,
         now_ms: Callable[[], int],
         make_id: Callable[[], str],
     ) -> None:

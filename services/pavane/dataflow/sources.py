@@ -12,12 +12,12 @@ from sqlglot import exp
 
 from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import INPUT, Inner, Plan, Select, Side
-from pavane.dataflow.ports import DIFF, TIME, Column, Table, View
+from pavane.dataflow.ports import DIFF, TIME, Column, SqlView, Table
 
 CLAUSES = ("GROUP", "ORDER", "HAVING", "WHERE", "LIMIT", "OFFSET", "LEFT", "RIGHT", "INNER", "ON")
 """Words that the parser takes for the alias of a table where the rest of the clause is missing."""
 
-Relation = Table | View | Inner
+Relation = Table | SqlView | Inner
 
 
 @dataclass(frozen=True, slots=True)

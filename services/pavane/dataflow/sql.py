@@ -12,7 +12,7 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from pavane.dataflow.expressions import Places, column_type
-from pavane.dataflow.ports import DIFF, TIME, Column, Format, Mode, Script, SqlError, Table, View
+from pavane.dataflow.ports import DIFF, TIME, Column, Format, Mode, Script, SqlError, SqlView, Table
 from pavane.dataflow.reading import statements_of, tokens_of
 from pavane.dataflow.select import Planner
 from pavane.dataflow.surface import check_arguments, check_nodes
@@ -41,7 +41,7 @@ def checked(text: str, statements: Iterable[tuple[int, exp.Expr]]) -> Script:
     """Return what the statements of a script say; each comes with where it begins. Raises `SqlError`."""
     places = Places(text)
     tables: dict[str, Table] = {}
-    views: dict[str, View] = {}
+    views: dict[str, SqlView] = {}
     for start, statement in statements:
         places.start = start
         if not isinstance(statement, exp.Create) or statement.kind not in ("TABLE", "VIEW"):
@@ -188,7 +188,7 @@ def _partitions(statement: exp.Create, text: str | None, places: Places) -> tupl
     return tuple(sorted(found))
 
 
-def _view(statement: exp.Create, name: str, tables: dict[str, Table | View], places: Places) -> View:
+def _view(statement: exp.Create, name: str, tables: dict[str, Table | SqlView], places: Places) -> SqlView:
     properties = statement.args.get("properties")
     parts = properties.expressions if properties is not None else []
     if [type(part) for part in parts] != [exp.MaterializedProperty] or isinstance(statement.this, exp.Schema):
@@ -199,4 +199,4 @@ def _view(statement: exp.Create, name: str, tables: dict[str, Table | View], pla
         plan, columns, used = Planner(tables, places).plan(statement.expression)
     except RecursionError:
         places.refuse(statement.this, f"view {name} is nested too deeply")
-    return View(name, statement.expression.sql(dialect="spark"), columns, used, plan.encode())
+    return SqlView(name, statement.expression.sql(dialect="spark"), columns, used, plan.encode())

@@ -13,7 +13,7 @@ from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.controlling import Controller
 from pavane.dataflow.entries import EntryError
 from pavane.dataflow.keeping import Keeper
-from pavane.dataflow.ports import EngineError, Table, View
+from pavane.dataflow.ports import EngineError, SqlView, Table
 from pavane.dataflow.tracing import Tracing
 from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, load
@@ -156,7 +156,7 @@ def milliseconds(gap_s: float | None) -> int:
     return 0 if gap_s is None else max(1, round(gap_s * 1000))
 
 
-def shown(tick: int, views: Iterable[tuple[View, int, str, Iterable[Table]]], bad: BadRows) -> dict[str, Any]:
+def shown(tick: int, views: Iterable[tuple[SqlView, int, str, Iterable[Table]]], bad: BadRows) -> dict[str, Any]:
     """Return what ``/views`` shows: of each view its upper, its failure and its tables."""
     return {
         "tick": tick,

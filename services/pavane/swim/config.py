@@ -36,7 +36,7 @@ WAN = Profile(5.0, 1.5, 3, 0.5, 4, 4.0, 4.0, 60.0)
 PROFILES = {"local": LOCAL, "lan": LAN, "wan": WAN}
 
 
-class View(StrEnum):
+class ViewKind(StrEnum):
     """Whom a member tracks; the same for the whole group (7.1)."""
 
     FULL = "full"  # everybody
@@ -137,7 +137,7 @@ class Config:
     psks: tuple[bytes, ...] = ()
     authorize: Authorize | None = None
     credentials: Credentials | None = None
-    view: View = View.FULL
+    view: ViewKind = ViewKind.FULL
     capacity: int = 1024
     force_capacity: bool = False
     broadcast_to: Address | None = None
@@ -172,7 +172,7 @@ class Config:
             raise ConfigError("rotate_by_gossip needs seal: new keys must not be read on their way")
         if self.encoding is Encoding.LIBTRIBE and (self.keys or self.require_token is not RequireToken.OFF):
             raise ConfigError("encoding libtribe has no envelopes and repeats no token: no keys, require_token off")
-        if self.encoding is Encoding.LIBTRIBE and self.view is View.PARTIAL:
+        if self.encoding is Encoding.LIBTRIBE and self.view is ViewKind.PARTIAL:
             raise ConfigError("encoding libtribe names nobody's address, which a partial view needs: take view full")
         if not 0 <= self.rollout <= U32_MAX:
             raise ConfigError(f"rollout {self.rollout}: choose 0 to {U32_MAX}")

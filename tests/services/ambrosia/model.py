@@ -23,7 +23,7 @@ from pavane.ambrosia.effects import (
 )
 from pavane.ambrosia.errors import FatalError, Superseded
 from pavane.ambrosia.state import Progress
-from pavane.ambrosia.storage import CheckpointReader, Registry, Replay, Store
+from pavane.ambrosia.storage import CheckpointReader, FileStore, Registry, Replay
 from pavane.ambrosia.wire.links import Channel, Code, Hello
 from pavane.ambrosia.wire.messages import (
     BATCH_TYPES,
@@ -164,7 +164,7 @@ class Node:
         self.storage: deque[Storage] = deque()
         self.attached: set[str] = set()
         self.timers: list[str] = []
-        self.store = Store(self.disk.folder(self.name), Registry(self.disk.folder("registry")), self.name)
+        self.store = FileStore(self.disk.folder(self.name), Registry(self.disk.folder("registry")), self.name)
         try:
             meta = self.store.lock("model", self.name)
         except FatalError:  # who stood still holds the lock

@@ -145,9 +145,9 @@ async def test_a_request_that_is_not_sampled_leaves_nothing(tmp_path: Path, monk
 async def conversation(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, list[bytes]]:
     """Return what coordinators write to applications, and the calls and answers that they write to each other."""
     written: dict[str, list[bytes]] = {}
-    execute = aio.Runner._execute
+    execute = aio.CoordinatorRunner._execute
 
-    def recorded(self: aio.Runner, effect: Effect) -> None:
+    def recorded(self: aio.CoordinatorRunner, effect: Effect) -> None:
         name = self.core.settings.name
         match effect:
             case ToBinding(data):
@@ -158,7 +158,7 @@ async def conversation(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, lis
         execute(self, effect)
 
     with patch.context() as recording:
-        recording.setattr(aio.Runner, "_execute", recorded)
+        recording.setattr(aio.CoordinatorRunner, "_execute", recorded)
         recording.setattr(server, "new_committer", lambda: 16)
         recording.setattr(secrets, "token_hex", lambda _: "life")
         async with shops(folder) as (east, west):

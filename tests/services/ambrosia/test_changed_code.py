@@ -11,7 +11,7 @@ import pytest
 from pavane.ambrosia.client.changes import digests
 from pavane.ambrosia.client.errors import ChangedCode
 from pavane.ambrosia.client.immortal import Immortal, definition
-from pavane.ambrosia.client.snapshot import Snapshot
+from pavane.ambrosia.client.snapshot import ImmortalSnapshot
 from tests.services.ambrosia.bank import Account
 from tests.services.ambrosia.desk import Desk, Place
 
@@ -188,7 +188,7 @@ def test_a_greater_version_a_setting_and_a_checkpoint_allow_it(versions: Version
 
 def test_checkpoints_without_digests_and_of_another_compiler_refuse_nothing(versions: Versions) -> None:
     place = sold(versions.of())
-    saved = Snapshot.read(place.checkpoint)
+    saved = ImmortalSnapshot.read(place.checkpoint)
     for code in ([], [(number, digest + (number == -2)) for number, digest in saved.code]):
         place = sold(versions.of())
         place.checkpoint = dataclasses.replace(saved, code=code).write()

@@ -13,7 +13,7 @@ import pytest
 
 from pavane.ambrosia.client.connection import Address, connect
 from pavane.ambrosia.client.engine import Engine
-from pavane.ambrosia.client.serving import Runner
+from pavane.ambrosia.client.serving import EngineRunner
 from pavane.ambrosia.errors import Fatal, FatalError
 from pavane.ambrosia.ports import BindingPort, SocketOrder, close_writer
 from pavane.ambrosia.wire.links import Answer, Channel, Code, Hello
@@ -107,7 +107,7 @@ async def test_an_application_dials_both_again_once_the_first_is_closed(*, reset
 
 
 @contextlib.asynccontextmanager
-async def beside() -> AsyncIterator[tuple[Runner, list[str], Any]]:
+async def beside() -> AsyncIterator[tuple[EngineRunner, list[str], Any]]:
     """An application whose coordinator has taken both streams and is a stranger."""
     rp, sp = free_ports(2)
     port = BindingPort("127.0.0.1", rp, sp, SocketOrder.CURRENT, 0.0)
@@ -115,7 +115,7 @@ async def beside() -> AsyncIterator[tuple[Runner, list[str], Any]]:
     streams = await connect(Address(rp, sp), None, lambda _: None)
     binding = await accepting
     lost: list[str] = []
-    runner = Runner(Engine(accounts.Account, "alice"), streams, lost.append)
+    runner = EngineRunner(Engine(accounts.Account, "alice"), streams, lost.append)
     tasks = [asyncio.create_task(runner.run()), asyncio.create_task(runner.watch())]
     try:
         yield runner, lost, binding

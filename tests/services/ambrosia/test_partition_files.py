@@ -13,7 +13,7 @@ from pavane.ambrosia.effects import Append, BeginCheckpoint, CheckpointBytes, Cr
 from pavane.ambrosia.effects import Storage as Effect
 from pavane.ambrosia.errors import FatalError, Superseded
 from pavane.ambrosia.state import Meta, Progress
-from pavane.ambrosia.storage import CheckpointReader, Registry, Replay, Store
+from pavane.ambrosia.storage import CheckpointReader, FileStore, Registry, Replay
 from pavane.pods.immortal_log import PIECE_BYTES, PartitionFolder, place
 from pavane.waltz.client import Rejected, Waltz
 from tests.services.ambrosia.test_tenure import HEAD, record
@@ -53,14 +53,14 @@ async def files(log: Log, folder: Path, owner: str = "alice-1") -> AsyncIterator
         yield found
 
 
-async def writer(folder: PartitionFolder, generation: int = 1) -> Store:
-    store = Store(folder, Registry(folder), "alice", generation, place(folder).tenure)
+async def writer(folder: PartitionFolder, generation: int = 1) -> FileStore:
+    store = FileStore(folder, Registry(folder), "alice", generation, place(folder).tenure)
     await asyncio.to_thread(store.tenure.fence)
     await asyncio.to_thread(store.lock, "process", "host:1")
     return store
 
 
-async def carry_out(store: Store, *effects: Effect) -> None:
+async def carry_out(store: FileStore, *effects: Effect) -> None:
     for effect in effects:
         await asyncio.to_thread(store.carry_out, effect)
 
@@ -169,7 +169,7 @@ async def test_what_is_before_the_last_checkpoint_is_given_up_and_nothing_behind
 
 
 async def writer_without_fence(folder: PartitionFolder, generation: int) -> None:
-    store = Store(folder, Registry(folder), "alice", generation, place(folder).tenure)
+    store = FileStore(folder, Registry(folder), "alice", generation, place(folder).tenure)
     await asyncio.to_thread(store.lock, "process", "host:1")
 
 

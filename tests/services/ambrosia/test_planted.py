@@ -9,7 +9,7 @@ from pavane.ambrosia.core.links import Links
 from pavane.ambrosia.core.pipeline import Pipeline
 from pavane.ambrosia.effects import EndCheckpoint, Step, Storage, StoreMeta
 from pavane.ambrosia.state import Output
-from pavane.ambrosia.storage import LogReader, Store
+from pavane.ambrosia.storage import FileStore, LogReader
 from pavane.ambrosia.tenure import Tenure
 from pavane.wal.files import Folder
 from tests.services.ambrosia.model import Model
@@ -39,9 +39,9 @@ def n8(patch: pytest.MonkeyPatch) -> None:
 
 def n11(patch: pytest.MonkeyPatch) -> None:
     """Let the checkpoint of a writer that was overtaken become visible."""
-    real = Store.carry_out
+    real = FileStore.carry_out
 
-    def carry_out(self: Store, effect: Storage) -> None:
+    def carry_out(self: FileStore, effect: Storage) -> None:
         match effect:
             case EndCheckpoint():
                 self._change(effect)
@@ -55,7 +55,7 @@ def n11(patch: pytest.MonkeyPatch) -> None:
             case _:
                 real(self, effect)
 
-    patch.setattr(Store, "carry_out", carry_out)
+    patch.setattr(FileStore, "carry_out", carry_out)
 
 
 def ten(patch: pytest.MonkeyPatch) -> None:

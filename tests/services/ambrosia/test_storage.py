@@ -16,7 +16,7 @@ from pavane.ambrosia.effects import (
 )
 from pavane.ambrosia.errors import FatalError, LogDamaged, Superseded
 from pavane.ambrosia.state import Meta, Progress
-from pavane.ambrosia.storage import CheckpointReader, Registry, Replay, Store
+from pavane.ambrosia.storage import CheckpointReader, FileStore, Registry, Replay
 from pavane.ambrosia.tenure import read_fence
 from pavane.ambrosia.wire.files import CheckpointHead
 from pavane.ambrosia.wire.messages import OUR_INITIAL_MESSAGE, Call, RpcType, incoming
@@ -94,8 +94,8 @@ def test_a_reader_follows_a_file_that_grows() -> None:
     assert replay.next() is None
 
 
-def store(disk: MemoryDisk, generation: int = 0) -> Store:
-    return Store(disk.folder("x"), Registry(disk.folder("registry")), "x", generation)
+def store(disk: MemoryDisk, generation: int = 0) -> FileStore:
+    return FileStore(disk.folder("x"), Registry(disk.folder("registry")), "x", generation)
 
 
 def test_what_was_carried_out_survives_a_power_cut() -> None:

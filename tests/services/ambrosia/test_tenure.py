@@ -16,7 +16,7 @@ from pavane.ambrosia.effects import (
 )
 from pavane.ambrosia.errors import FatalError, Superseded
 from pavane.ambrosia.state import Meta, Progress
-from pavane.ambrosia.storage import CheckpointReader, Registry, Replay, Store
+from pavane.ambrosia.storage import CheckpointReader, FileStore, Registry, Replay
 from pavane.ambrosia.tenure import STILL_LOOKS, TURN, Tenure
 from pavane.ambrosia.wire.files import CheckpointHead
 from pavane.ambrosia.wire.messages import OUR_INITIAL_MESSAGE, Call, RpcType, incoming
@@ -38,11 +38,11 @@ def checkpoint(number: int, blob: bytes) -> list[Storage]:
     return [BeginCheckpoint(number, HEAD), CheckpointBytes(blob), EndCheckpoint(number)]
 
 
-def store(disk: MemoryDisk, generation: int = 0) -> Store:
-    return Store(disk.folder("x"), Registry(disk.folder("registry")), "x", generation)
+def store(disk: MemoryDisk, generation: int = 0) -> FileStore:
+    return FileStore(disk.folder("x"), Registry(disk.folder("registry")), "x", generation)
 
 
-def writer(disk: MemoryDisk) -> Store:
+def writer(disk: MemoryDisk) -> FileStore:
     """Return one that leads, with a checkpoint and two records."""
     found = store(disk)
     found.lock("old", "a:1")
@@ -60,7 +60,7 @@ def read(disk: MemoryDisk, last_log: int = 1) -> tuple[Replay, list[LogRecord]]:
     return replay, found
 
 
-def overtaken(disk: MemoryDisk) -> Store:
+def overtaken(disk: MemoryDisk) -> FileStore:
     """Take the lead from whoever has it; return the one that leads now."""
     new = store(disk)
     new.tenure.overtake()

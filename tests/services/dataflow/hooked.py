@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.ports import Binding, Flow, Script, State, View
+from pavane.dataflow.ports import Binding, Flow, Script, SqlView, State
 
 
 class Hooked(PlainEngine):
@@ -24,7 +24,7 @@ class _State:
         self._state = state
         self._engine = engine
 
-    def flow(self, view: View) -> Flow:
+    def flow(self, view: SqlView) -> Flow:
         return _Flow(self._state.flow(view), self._engine)
 
     @property

@@ -19,7 +19,7 @@ from pavane.dataflow.chain import Chain
 from pavane.dataflow.entries import Entry, EntryError, Minted, Rank, decode
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.ports import Column, EngineError, Fenced, View
+from pavane.dataflow.ports import Column, EngineError, Fenced, SqlView
 from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.sql import parse
@@ -28,7 +28,7 @@ from pavane.dataflow.types import arrow_schema
 from pavane.dataflow.views import Views
 from pavane.waltz.errors import Conflict, OutcomeUnknown, Unavailable
 
-VIEW = View("v", "", (Column("x", "BIGINT"),), ("t",), b"")
+VIEW = SqlView("v", "", (Column("x", "BIGINT"),), ("t",), b"")
 SCHEMA = arrow_schema(VIEW.columns)
 TICKS_PARTITION, HOME, DATA = 2, 1, 0
 SEEDS = 60
@@ -197,7 +197,7 @@ async def test_a_view_goes_on_counting_the_ticks_that_it_began_with() -> None:
     await sink.allow((1, 1))
     with pytest.raises(EntryError, match="counts the ticks of partition 2, not of 5: name that one"):
         await ChainSink(Home(log, HOME), 5, VIEW, lambda: 0, lambda: "id").open(1)
-    other = View("v", "", (Column("x", "STRING"),), ("t",), b"")
+    other = SqlView("v", "", (Column("x", "STRING"),), ("t",), b"")
     with pytest.raises(EntryError, match="with the columns x BIGINT, not x STRING: give the new view another name"):
         await ChainSink(Home(log, HOME), TICKS_PARTITION, other, lambda: 0, lambda: "id").open(1)
 

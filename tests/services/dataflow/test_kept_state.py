@@ -28,7 +28,7 @@ from pavane.dataflow.entries import Minted, decode
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Binding, EngineError, Script
 from pavane.dataflow.rows import Row, table_of, updates_of
-from pavane.dataflow.runner import Runner
+from pavane.dataflow.runner import ViewRunner
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.sql import parse
@@ -91,7 +91,7 @@ async def life(log: CountingLog, files: Files, epoch: int, rows: int, script: Sc
     sinks = {v.name: ChainSink(home, TICKS_PARTITION, v, lambda: 0, lambda: f"{epoch}") for v in script.views}
     engine = PlainEngine(files)
     try:
-        views = Runner([script], ticks, LogSource(log), sinks, engine.open)
+        views = ViewRunner([script], ticks, LogSource(log), sinks, engine.open)
         await views.open()
         await views.step()
         await ticks.fence((1, epoch))

@@ -13,14 +13,14 @@ from pavane.dataflow import outlets
 from pavane.dataflow.entries import Batch, decode
 from pavane.dataflow.evaluating import Evaluator
 from pavane.dataflow.outlets import Arrangement, Subscription
-from pavane.dataflow.ports import DIFF, Column, View
+from pavane.dataflow.ports import DIFF, Column, SqlView
 from pavane.dataflow.rows import table_of, updates_of
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.types import arrow_schema
 from tests.services.dataflow.test_chains_under_faults import HOME, TICKS_PARTITION, FaultyLog
 from tests.services.dataflow.test_chains_under_faults import VIEW as X
 
-VIEW = View("v", "", (Column("x", "BIGINT"), Column("y", "STRING")), ("t",), b"")
+VIEW = SqlView("v", "", (Column("x", "BIGINT"), Column("y", "STRING")), ("t",), b"")
 SCHEMA = arrow_schema(VIEW.columns)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pavane.swim.config import View
+from pavane.swim.config import ViewKind
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.state.partial import NEWS_MAX, PASSIVE_MAX, LastNews, PartialView, Passive, links_sought, links_wanted
 from pavane.swim.wire.messages import JoinAck, JoinNak, JoinRedirect, JoinReq, Message, PingRequest, PingResponse
@@ -18,7 +18,7 @@ ME = NodeId(1, 10)
 
 def member(*peers: int, **config: Any) -> Lone:
     """Return a member of capacity 8 that has admitted ``peers``."""
-    lone = Lone(view=View.PARTIAL, **{"capacity": 8, **config})
+    lone = Lone(view=ViewKind.PARTIAL, **{"capacity": 8, **config})
     lone.join()
     lone.admit(*peers)
     lone.wait(1, alive)
@@ -138,7 +138,7 @@ def test_with_nobody_to_replace_a_joiner_is_refused() -> None:
 
 
 def test_a_joiner_that_went_round_in_circles_starts_again_at_its_seed() -> None:
-    lone = Lone(view=View.PARTIAL, capacity=8)
+    lone = Lone(view=ViewKind.PARTIAL, capacity=8)
     lone.join(place(2))
     lone.take()
     assert dialled(lone.hear(place(2), redirect(3))) == [place(3)]
@@ -157,7 +157,7 @@ def test_a_joiner_that_went_round_in_circles_starts_again_at_its_seed() -> None:
 
 
 def test_an_acknowledgement_of_a_full_member_makes_us_link_to_whom_it_names_first() -> None:
-    lone = Lone(view=View.PARTIAL, capacity=8)
+    lone = Lone(view=ViewKind.PARTIAL, capacity=8)
     lone.join(place(2))
     lone.take()
     payload = Payload(capacity=8, peers=8, sample=(NodeInfo(1, 10, SELF), info(3), info(4)))
@@ -236,7 +236,7 @@ def test_a_dial_for_a_link_follows_no_redirect() -> None:
 
 
 def test_a_member_with_hardly_a_link_and_nobody_to_ask_dials_its_seeds_again() -> None:
-    lone = Lone(view=View.PARTIAL, capacity=8)
+    lone = Lone(view=ViewKind.PARTIAL, capacity=8)
     lone.join(place(2), place(3))
     lone.admit(2, 4)
     lone.hear(place(2), JoinAck(info(2)))
@@ -320,7 +320,7 @@ def test_a_member_that_has_lost_every_link_looks_for_the_group() -> None:
 
 
 def test_who_loses_the_last_link_dials_its_seeds_at_once_however_long_it_had_looked_for_more() -> None:
-    lone = Lone(view=View.PARTIAL, capacity=8)
+    lone = Lone(view=ViewKind.PARTIAL, capacity=8)
     lone.join(place(9))
     lone.admit(2)
     lone.wait(100, silent(9))

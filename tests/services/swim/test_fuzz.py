@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pavane.swim.config import Start, View
+from pavane.swim.config import Start, ViewKind
 from pavane.swim.core.node import EXTRAS_MORE, SENDS_PER_TIMER
 from pavane.swim.core.outputs import Own, Send
 from pavane.swim.state.envelope import Keyring
@@ -71,7 +71,7 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
         {"psks": (bytes(32),)},
         {"rollout": 1, "start": Start.SELF},
         {"broadcast_to": Address.parse("255.255.255.255:7946"), "group": "g"},
-        {"view": View.PARTIAL, "capacity": 8},
+        {"view": ViewKind.PARTIAL, "capacity": 8},
     ],
     ids=["plaintext", "e1", "psk", "stages", "discovery", "partial view"],
 )

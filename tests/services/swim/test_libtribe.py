@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pavane.swim.config import Config, Encoding, RequireToken, View
+from pavane.swim.config import Config, Encoding, RequireToken, ViewKind
 from pavane.swim.errors import ConfigError
 from pavane.swim.wire.libtribe import decode, encode
 from pavane.swim.wire.messages import (
@@ -123,7 +123,7 @@ def test_a_group_that_speaks_it_forms_notices_a_crash_and_a_leave_and_heals() ->
     [
         {},
         {"require_token": RequireToken.OFF, "keys": (bytes(32),)},
-        {"require_token": RequireToken.OFF, "view": View.PARTIAL},
+        {"require_token": RequireToken.OFF, "view": ViewKind.PARTIAL},
     ],
 )
 def test_it_goes_without_tokens_keys_and_partial_views(config: dict[str, Any]) -> None:

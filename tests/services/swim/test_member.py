@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from pavane.swim.aio import Adapter
-from pavane.swim.config import LAN, SEEDS_MAX, Config, Profile, Start, View
+from pavane.swim.config import LAN, SEEDS_MAX, Config, Profile, Start, ViewKind
 from pavane.swim.core.outputs import Event, Happened, Own, Send
 from pavane.swim.core.staging import CaughtUp
 from pavane.swim.errors import ConfigError, MessageError, SwimError
@@ -435,7 +435,7 @@ async def test_events_count_from_the_call_and_a_reader_that_is_dropped_is_forgot
 
 async def test_members_with_few_slots_are_one_group_that_hears_everything(group: Group) -> None:
     for _ in range(10):
-        await group.start(view=View.PARTIAL, capacity=4)
+        await group.start(view=ViewKind.PARTIAL, capacity=4)
     await eventually(lambda: all(3 <= len(member.members()) <= 5 for member in group.members))
     teller, *others = group.members
     hearing = [asyncio.create_task(first(member, Happened.USER)) for member in others]

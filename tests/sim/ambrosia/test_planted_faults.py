@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pavane.ambrosia.client.engine import Engine
-from pavane.ambrosia.client.snapshot import Snapshot
+from pavane.ambrosia.client.snapshot import ImmortalSnapshot
 from pavane.ambrosia.core.coordinator import Coordinator
 from pavane.ambrosia.core.links import Links, Stream
 from pavane.ambrosia.state import End, Message, Output
@@ -145,7 +145,7 @@ def replay_with_the_new_code(patch: pytest.MonkeyPatch) -> None:
     """6.4: the new code handles what the old code had handled."""
     restore = Engine._restore
 
-    def restore_new(self: Engine, saved: Snapshot) -> None:
+    def restore_new(self: Engine, saved: ImmortalSnapshot) -> None:
         if self._upgrade_to is not None:
             self._adopt(self._upgrade_to)
         restore(self, saved)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pavane.swim.config import Start, View
+from pavane.swim.config import Start, ViewKind
 from pavane.swim.core.outputs import Happened, Own
 from pavane.swim.core.staging import CaughtUp
 from pavane.swim.state.partial import links_wanted
@@ -24,7 +24,7 @@ KEYS = (bytes(range(32)),)
 
 def group(seed: int, size: int, **config: Any) -> tuple[World, list[Process]]:
     """Return a group whose members all joined through the first one, when its links have settled."""
-    world = World(seed, check=size < FULL_SIZE, view=View.PARTIAL, **{"capacity": CAPACITY, **config})
+    world = World(seed, check=size < FULL_SIZE, view=ViewKind.PARTIAL, **{"capacity": CAPACITY, **config})
     members = [world.start("n1")]
     for number in range(2, size + 1):
         members.append(world.start(f"n{number}", ["n1"]))
@@ -118,7 +118,7 @@ def test_halves_that_were_cut_apart_become_one_group() -> None:
 
 
 def test_two_groups_whose_seeds_could_not_reach_each_other_become_one() -> None:
-    world = World(12, view=View.PARTIAL, capacity=CAPACITY)
+    world = World(12, view=ViewKind.PARTIAL, capacity=CAPACITY)
     world.cuts = {(world.address(one), world.address(other)) for one in range(15) for other in range(15)
                   if (one + other) % 2}  # fmt: skip
     for number in range(1, 15):

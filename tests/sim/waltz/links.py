@@ -83,7 +83,7 @@ class Link:
             self.node_ended()
 
 
-class Session:
+class ClientSession:
     """A client's connection to a server, under a number."""
 
     def __init__(self, world: "World", server: "SimServer", number: int, lost: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from pavane.wal.memory import MemoryDisk
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.node import Node
-from pavane.waltz.core.session import Session
+from pavane.waltz.core.session import StoreSession
 from pavane.waltz.storage import Directory
 from pavane.waltz.storage.directory import PartitionFiles
 from pavane.waltz.wire import blobs
@@ -56,14 +56,14 @@ class Story:
         (answer,) = node.execute([send.message])
         return answer
 
-    def write(self, session: Session, write: o.WriteMeta) -> list[o.Output]:
+    def write(self, session: StoreSession, write: o.WriteMeta) -> list[o.Output]:
         """Carry a metadata write out, if nobody has written meanwhile."""
         if done := write.version == self.version:
             self.meta, self.version = write.meta, self.version + 1
         return session.written(0.0, done=done, version=self.version)
 
     def go_on(
-        self, session: Session, outputs: list[o.Output], held: Callable[[o.Send], bool] = lambda _: False
+        self, session: StoreSession, outputs: list[o.Output], held: Callable[[o.Send], bool] = lambda _: False
     ) -> tuple[list[o.Output], list[o.Send]]:
         """Deliver everything but what is ``held``; return what the session told its owner, and what was held."""
         told: list[o.Output] = []
@@ -89,8 +89,8 @@ class Story:
 
 def session_of(
     generation: int, attempt: int = 0, up: tuple[str, ...] = NODES, nodes: tuple[str, ...] = NODES
-) -> Session:
-    return Session(PARTITION, generation, nodes, up, attempt=attempt)
+) -> StoreSession:
+    return StoreSession(PARTITION, generation, nodes, up, attempt=attempt)
 
 
 def record(txid: int, data: bytes = b"data") -> s.Record:

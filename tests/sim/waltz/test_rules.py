@@ -7,7 +7,7 @@ import pytest
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.node import Node
 from pavane.waltz.core.replica import Replica
-from pavane.waltz.core.session import Session
+from pavane.waltz.core.session import StoreSession
 from pavane.waltz.state import recovery
 from pavane.waltz.state.recovery import NEVER, Info, Member, Plan
 from pavane.waltz.state.store import PartitionStore
@@ -126,14 +126,14 @@ def test_an_old_owner_wins_no_replica_that_lost_its_disk(rule: bool, monkeypatch
     new = session_of(2, up=("n1", "n2"))
     assert story.go_on(new, new.start(0.0))[0] == [o.Opened(2, -1)]
 
-    contact = Session._contact
+    contact = StoreSession._contact
 
-    def trusting(self: Session, replica: Replica) -> None:
+    def trusting(self: StoreSession, replica: Replica) -> None:
         replica.declared = True
         contact(self, replica)
 
     if not rule:
-        monkeypatch.setattr(Session, "_contact", trusting)
+        monkeypatch.setattr(StoreSession, "_contact", trusting)
     story.wipe("n2")  # with it goes the fence
     story.held_writes = []
     story.go_on(old, old.node_up(0.0, "n2"))

@@ -12,7 +12,7 @@ from pavane.waltz.core import outputs as o
 from pavane.waltz.core import reader
 from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.reader import Reader
-from pavane.waltz.core.session import SLOW_BATCHES, Session
+from pavane.waltz.core.session import SLOW_BATCHES, StoreSession
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
@@ -73,7 +73,7 @@ def test_an_owner_that_looks_while_another_one_opens_the_partition_begins_anew()
     assert story.go_on(again, again.start(0.0))[0] == [o.Opened(1, -1)]
 
 
-def opened_by_two() -> tuple[Story, Session]:
+def opened_by_two() -> tuple[Story, StoreSession]:
     """A session of n0 and n1, of a partition that has been open before."""
     story = Story(fences=True)
     first = session_of(1)
@@ -84,7 +84,7 @@ def opened_by_two() -> tuple[Story, Session]:
     return story, session
 
 
-def commits_without_n1(story: Story, session: Session, txid: int) -> bool:
+def commits_without_n1(story: Story, session: StoreSession, txid: int) -> bool:
     told, late = story.go_on(session, session.append(0.0, [record(txid)]), lambda send: send.node == "n1")
     committed = told == [o.Committed(txid)]
     for send in late:

@@ -9,7 +9,7 @@ from collections import deque
 from typing import Any
 
 from pavane.waltz.core import outputs as o
-from pavane.waltz.core.session import Session
+from pavane.waltz.core.session import StoreSession
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
 from tests.sim.kit.seeds import BrokenError, holds, played, replayable
@@ -35,7 +35,7 @@ class Owner:
 
     def begin(self) -> None:
         self._attempts += 1
-        self.session: Session = session_of(self.generation, self._attempts)
+        self.session: StoreSession = session_of(self.generation, self._attempts)
         self.asked: dict[str, deque[o.Send]] = {node: deque() for node in NODES}
         self.answers: dict[str, deque[Any]] = {node: deque() for node in NODES}
         self.metadata: deque[o.ReadMeta | o.WriteMeta] = deque()

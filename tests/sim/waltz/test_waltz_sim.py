@@ -9,7 +9,7 @@ from pavane.waltz.core import storing
 from pavane.waltz.core.outputs import Output
 from pavane.waltz.core.partition import Partition
 from pavane.waltz.core.retention import Change, Fault, Keeping, Policy
-from pavane.waltz.core.session import Session
+from pavane.waltz.core.session import StoreSession
 from pavane.waltz.state.recovery import Rules
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.blobs import Consumer
@@ -113,7 +113,7 @@ def test_without_a_rule_something_is_lost(product: Product) -> None:
 
 @pytest.mark.long
 def test_a_node_that_drops_before_the_start_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def trim(self: Session, now: float, change: Change) -> list[Output]:
+    def trim(self: StoreSession, now: float, change: Change) -> list[Output]:
         self._now = now
         assert isinstance(change.request, m.TrimRequest)
         self.keeping.first = max(self.keeping.first, min(change.request.before, self.hwm + 1))
@@ -122,7 +122,7 @@ def test_a_node_that_drops_before_the_start_is_durable_is_found(monkeypatch: pyt
         self._declare()
         return self._flush()
 
-    monkeypatch.setattr(Session, "change", trim)
+    monkeypatch.setattr(StoreSession, "change", trim)
     assert any(is_broken(seed, trims=True) for seed in range(PLANTED_SEEDS_MAX))
 
 

@@ -23,7 +23,7 @@ from pavane.waltz.wire.fields import ReqId
 from tests.sim.kit.disk import DiskThread
 from tests.sim.kit.scheduler import Alarm, Scheduler
 from tests.sim.kit.seeds import holds
-from tests.sim.waltz.links import DIRECTIONS, Link, Session, rules
+from tests.sim.waltz.links import DIRECTIONS, ClientSession, Link, rules
 from tests.sim.waltz.product import Product
 
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
@@ -434,7 +434,7 @@ class World:
         self.faults: deque[str] = deque(maxlen=60)
         self._leases: dict[int, tuple[int, float]] = {}
         self._assignment, self._version, self._cversion = blobs.EMPTY_ASSIGNMENT, 0, 0
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, ClientSession] = {}
         """Connections of clients."""
         self.rules = rules()
         self.committed_by: Counter[int] = Counter()
@@ -467,7 +467,7 @@ class World:
     def connect(self, server: SimServer, client: Any) -> int:
         """Connect a client to a server, and return the number of the connection."""
         number = self.next_connection()
-        self.sessions[number] = Session(self, server, number, client.lost)
+        self.sessions[number] = ClientSession(self, server, number, client.lost)
         server.clients[number] = client
         server.call(lambda now, core: core.connected(number, 5))
         return number

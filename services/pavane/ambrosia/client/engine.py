@@ -29,7 +29,7 @@ from pavane.ambrosia.client.errors import (
 from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Origin
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal, create, definition
-from pavane.ambrosia.client.snapshot import Snapshot
+from pavane.ambrosia.client.snapshot import ImmortalSnapshot
 from pavane.ambrosia.client.upgrading import put_back, take_over
 from pavane.ambrosia.client.values import pack, unpack
 from pavane.ambrosia.client.views import FlowTools, view
@@ -100,7 +100,7 @@ class Engine:
         self._trace = 0
         self._handled = core.FIRST_SEQ
         self.marks = array("I")
-        self.loaded: Snapshot | None = None
+        self.loaded: ImmortalSnapshot | None = None
         """The checkpoint that this life began with."""
         self.written: list[bytes] = []
         """Checkpoints written in this life; only the last one is kept."""
@@ -142,7 +142,7 @@ class Engine:
             case core.Restore():
                 if self.tracing is not None:
                     self.tracing.restored()
-                self._restore(Snapshot.read(event.blob))
+                self._restore(ImmortalSnapshot.read(event.blob))
             case core.CheckpointDue():
                 if self.loaded is None and self._upgrade_to is not None:
                     self._adopt(self._upgrade_to)  # a first life begins with the new class
@@ -160,9 +160,9 @@ class Engine:
         self.binding.checkpoint(blob)
         self.marks = array("I")
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ImmortalSnapshot:
         """Return all that survives."""
-        return Snapshot(
+        return ImmortalSnapshot(
             seq=self._handled,
             digest=self.binding.digest,
             app=f"{self.kind.__module__}:{self.kind.__qualname__}",
@@ -194,7 +194,7 @@ class Engine:
         """Return the attributes of the state, copied."""
         return {name: self.definition.fields[name].codec.unpack(data) for name, data in self.state_bytes().items()}
 
-    def _restore(self, saved: Snapshot) -> None:
+    def _restore(self, saved: ImmortalSnapshot) -> None:
         self.loaded = saved
         if self._upgrade_to is not None and saved.version >= self._version:
             self._adopt(self._upgrade_to)

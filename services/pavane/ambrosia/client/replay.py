@@ -9,7 +9,7 @@ from pavane.ambrosia.client.definition import place
 from pavane.ambrosia.client.engine import Engine
 from pavane.ambrosia.client.errors import Diverged
 from pavane.ambrosia.client.guard import Guard
-from pavane.ambrosia.client.snapshot import Snapshot
+from pavane.ambrosia.client.snapshot import ImmortalSnapshot
 from pavane.ambrosia.client.upgrading import Kinds, kind_of
 from pavane.ambrosia.wire.batches import split_calls
 from pavane.ambrosia.wire.messages import MessageBuffer, Type, checkpoint
@@ -37,7 +37,7 @@ class Replay:
         self, kinds: Kinds, name: str, committer: int, blob: bytes, shuffle: random.Random | None = None
     ) -> None:
         self._kinds = kinds
-        version = Snapshot.read(blob).version
+        version = ImmortalSnapshot.read(blob).version
         kind = kind_of(kinds, version)
         self.engine = Engine(kind, name, guard=Guard(strict=True), version=version, shuffle=shuffle, any_code=True)
         self.handled: list[Handled] = []
@@ -65,7 +65,7 @@ class Replay:
             for to, raw, _ in split_calls(message) if message.type != Type.ATTACH_TO else ():
                 self.outputs.setdefault(to, []).append(raw)
 
-    def compare(self, recorded: Snapshot) -> None:
+    def compare(self, recorded: ImmortalSnapshot) -> None:
         """Hold what was replayed against the checkpoint that the recorded life took here; raises ``Diverged``.
 
         Where it is the one of an upgrade, the replay upgrades, too.
@@ -86,7 +86,7 @@ class Replay:
         self.handled.clear()
         self.engine.marks = array("I")
 
-    def _compare_marks(self, recorded: Snapshot) -> None:
+    def _compare_marks(self, recorded: ImmortalSnapshot) -> None:
         marks = array("I")
         marks.frombytes(recorded.marks)
         for before, now in zip(marks, self.handled, strict=False):
@@ -128,7 +128,7 @@ def replay_all(
     """
     first, *later = checkpoints
     run = Replay(kinds, name, first.committer, first.blob, shuffle)
-    due = [Snapshot.read(each.blob) for each in later]
+    due = [ImmortalSnapshot.read(each.blob) for each in later]
     for record in records:
         while due and due[0].seq < record.seq:
             run.compare(due.pop(0))

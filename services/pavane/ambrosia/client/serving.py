@@ -72,7 +72,7 @@ class Handle(Generic[I]):
     A forked process has none of it: there everything raises ``NotPrimary``.
     """
 
-    def __init__(self, runner: "Runner", loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, runner: "EngineRunner", loop: asyncio.AbstractEventLoop) -> None:
         self._runner = runner
         self._loop = loop
         self._process = Process()
@@ -162,7 +162,7 @@ class Handle(Generic[I]):
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
-class Runner:
+class EngineRunner:
     """An engine with its streams, its timers and its work outside; everything here runs in one loop."""
 
     def __init__(self, engine: Engine, streams: Streams, lost: Callable[[str], None]) -> None:
@@ -427,7 +427,7 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         streams = await _connected(stack, address, name, Path(log), options)
         lost: asyncio.Future[str] = loop.create_future()
-        runner = Runner(engine, streams, lambda why: None if lost.done() else lost.set_result(why))
+        runner = EngineRunner(engine, streams, lambda why: None if lost.done() else lost.set_result(why))
         reading = asyncio.create_task(runner.run())
         watching = asyncio.create_task(runner.watch())
         ending = asyncio.create_task(_after(lost))

@@ -11,7 +11,7 @@ _HEAD_BYTES = len(MAGIC) + 16
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ImmortalSnapshot:
     """All of an immortal that survives."""
 
     seq: int
@@ -39,7 +39,7 @@ class Snapshot:
         return head + pack(content)
 
     @classmethod
-    def read(cls, blob: bytes) -> "Snapshot":
+    def read(cls, blob: bytes) -> "ImmortalSnapshot":
         """Return what ``write`` wrote; raises ``ImmortalError`` for anything else."""
         if not blob.startswith(MAGIC) or len(blob) < _HEAD_BYTES:
             raise ImmortalError("the checkpoint was not written by this library")
@@ -55,11 +55,11 @@ class Snapshot:
         except (ValueError, TypeError) as error:
             raise ImmortalError(f"the checkpoint cannot be read: {error}") from error
 
-    def same(self, other: "Snapshot") -> bool:
+    def same(self, other: "ImmortalSnapshot") -> bool:
         """Say whether a replay came to the same state; the Python version may differ."""
         return not self.differences(other)
 
-    def differences(self, other: "Snapshot") -> list[str]:
+    def differences(self, other: "ImmortalSnapshot") -> list[str]:
         """Name what differs after a replay, attributes of the state as ``self.name``."""
         one, two = _plain(self), _plain(other)
         mine, theirs = one.pop("state"), two.pop("state")
@@ -67,12 +67,12 @@ class Snapshot:
         return found or [name for name in one if one[name] != two[name]]
 
 
-def _content(snapshot: Snapshot) -> dict[str, Any]:
+def _content(snapshot: ImmortalSnapshot) -> dict[str, Any]:
     """Return its parts by name; ``asdict`` would copy thousands of keys while callers wait."""
     return {each.name: getattr(snapshot, each.name) for each in fields(snapshot)}
 
 
-def _plain(snapshot: Snapshot) -> Any:
+def _plain(snapshot: ImmortalSnapshot) -> Any:
     content = _content(snapshot)
     del content["marks"], content["python"], content["code"]
     content["state"] = {name: unpack(data) for name, data in content["state"].items()}  # 1 is 1.0

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from pavane.ambrosia.client.errors import ImmortalError
 from pavane.ambrosia.client.immortal import Immortal, definition
-from pavane.ambrosia.client.snapshot import Snapshot
+from pavane.ambrosia.client.snapshot import ImmortalSnapshot
 from pavane.ambrosia.client.values import ShuffledSet
 
 Kinds = Mapping[int, type[Immortal]]
@@ -22,7 +22,7 @@ def kind_of(kinds: Kinds, version: int) -> type[Immortal]:
     return kinds[max((each for each in kinds if each <= version), default=min(kinds))]
 
 
-def put_back(made: Immortal, saved: Snapshot, shuffle: random.Random | None) -> None:
+def put_back(made: Immortal, saved: ImmortalSnapshot, shuffle: random.Random | None) -> None:
     """Give an object the state of a checkpoint; raises ``ImmortalError``. ``shuffle`` gives sets a random order."""
     title, fields = type(made).__qualname__, definition(type(made)).fields
     for name, data in saved.state.items():

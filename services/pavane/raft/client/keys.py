@@ -75,10 +75,10 @@ class Reset:
     items: tuple[Item, ...]
 
 
-class Session(Protocol):
+class KeySession(Protocol):
     """Access to a cluster's keys, by a ``RaftClient`` or by REST. All methods raise as ``Keys`` says."""
 
-    def since(self, revision: int) -> "Session":
+    def since(self, revision: int) -> "KeySession":
         """Return the session whose stale reads see ``revision`` or later."""
         ...
 
@@ -107,7 +107,7 @@ class Keys:
     earlier call whose outcome is unknown (``RaftClient.new_reqid``).
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: KeySession) -> None:
         self._session = session
 
     def since(self, revision: int) -> "Keys":

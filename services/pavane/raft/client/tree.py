@@ -5,7 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from pavane.raft.client.key_calls import Changes
-from pavane.raft.client.keys import Keys, Reset, Session
+from pavane.raft.client.keys import Keys, KeySession, Reset
 from pavane.raft.errors import Code, Compacted, Refused
 from pavane.raft.machines import Watch
 from pavane.raft.machines.commands import ANY_VERSION, Children, Create, Get, Remove, Set
@@ -34,7 +34,7 @@ class TreeKeys:
     ``Keys.lease``, whose loss tells that they may be gone.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: KeySession) -> None:
         self._session = session
         self._keys = Keys(session)
 

@@ -96,7 +96,7 @@ class Hooks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class NewestSnapshot:
     """The newest snapshot: the last entry that it covers, and the bytes of the machine's data."""
 
     index: int
@@ -141,7 +141,7 @@ class Node:
         stated = ((index, Configuration.decode(data)) for index, data in recovered.configurations)
         self.configurations = ConfigurationStack(base, stated)
         self.dedup = DedupTable()
-        self.snapshot: Snapshot | None = None
+        self.snapshot: NewestSnapshot | None = None
         self._bare_at = 0  # index of a snapshot that told no configuration, while no leader has confirmed ours
         if recovered.snapshot is not None:
             self._begin_with(recovered.snapshot)
@@ -467,7 +467,7 @@ class Node:
     def _begin_with(self, snapshot: StoredSnapshot) -> None:
         """Take over what the snapshot tells about the entries that it replaces."""
         meta = snapshot.meta
-        self.snapshot = Snapshot(snapshot.index, snapshot.term, snapshot.data_bytes)
+        self.snapshot = NewestSnapshot(snapshot.index, snapshot.term, snapshot.data_bytes)
         self._bare_at = snapshot.index if meta.bare else 0
         if meta.configuration:
             configuration = Configuration.decode(meta.configuration)

@@ -18,13 +18,13 @@ class Replicate:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SendSnapshot:
     """Our log no longer has what it needs next: it is sent a snapshot and nothing else, then probed."""
 
     upload: Upload
 
 
-State = Probe | Replicate | Snapshot
+State = Probe | Replicate | SendSnapshot
 
 
 @dataclass(frozen=True, slots=True)

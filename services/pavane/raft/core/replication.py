@@ -13,7 +13,7 @@ from pavane.raft.core.inflight import Inflight, Sent
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Channel, FollowerLostLog, PeerChannel, QuorumLost, SlowDisk
 from pavane.raft.core.programs import Program, Programs
-from pavane.raft.core.progress import Leaving, Probe, Progress, Replicate, Snapshot
+from pavane.raft.core.progress import Leaving, Probe, Progress, Replicate, SendSnapshot
 from pavane.raft.core.requests import Ask, Requests
 from pavane.raft.core.tally import Batches
 from pavane.raft.core.uploading import Uploading
@@ -139,7 +139,7 @@ class Replication:
         wanted = self._leadership.wanted_sequence()
         for progress in self.peers.values():
             self._choose_form(progress)
-            if isinstance(progress.state, Snapshot) or self._needs_snapshot(progress):
+            if isinstance(progress.state, SendSnapshot) or self._needs_snapshot(progress):
                 self._send_chunk(progress)
                 continue
             while not self._node.halted and self._due(progress, wanted):
@@ -163,7 +163,7 @@ class Replication:
         now = self._node.now.mono
         times = [self._quorum_at, self._disk_deadline()]
         for progress in self.peers.values():
-            if isinstance(progress.state, Snapshot):
+            if isinstance(progress.state, SendSnapshot):
                 upload, idle_at = progress.state.upload, max(now, progress.quiet_until)
                 times.append(upload.repeat_at if upload.ask is not None else idle_at)
             else:
@@ -190,7 +190,7 @@ class Replication:
         for progress in list(self.peers.values()):
             if progress.leaving is not None and progress.leaving.until <= now:
                 self._forget(progress)
-            elif isinstance(progress.state, Snapshot):
+            elif isinstance(progress.state, SendSnapshot):
                 if progress.state.upload.repeat_at <= now:
                     self._uploading.repeat(progress.state.upload)
             elif progress.window and progress.window.repeat_at <= now:
@@ -204,13 +204,13 @@ class Replication:
         A bare snapshot of which nothing was taken begins anew as a file: it was for a peer that had not told yet that
         it is ours, and one that serves keys takes no other (9.4).
         """
-        upload = progress.state.upload if isinstance(progress.state, Snapshot) else None
+        upload = progress.state.upload if isinstance(progress.state, SendSnapshot) else None
         untaken = upload is not None and not (upload.whole or upload.offset)
         if upload is not None and untaken and self._programs.offers(progress.id, FEATURE_SNAPSHOT):
             self._uploading.end(upload)
             progress.state = Probe()
         pipelined = self._programs.serves(progress.id, FEATURE_APPEND)
-        if isinstance(progress.state, Snapshot) or pipelined == progress.window.pipelined:
+        if isinstance(progress.state, SendSnapshot) or pipelined == progress.window.pipelined:
             return
         # What is outstanding may have gone to a connection that carries nothing. One of ours may take it late.
         progress.window.clear()
@@ -354,12 +354,12 @@ class Replication:
 
     def _send_chunk(self, progress: Progress) -> None:
         node = self._node
-        if not isinstance(progress.state, Snapshot):
+        if not isinstance(progress.state, SendSnapshot):
             whole = self._programs.offers(progress.id, FEATURE_SNAPSHOT)
             begun = self._uploading.begin(progress.id, progress.url, whole=whole)
             if begun is None:
                 return
-            progress.state = Snapshot(begun)
+            progress.state = SendSnapshot(begun)
         upload = progress.state.upload
         if upload.ask is not None or node.now.mono < progress.quiet_until or node.halted:
             return
@@ -369,7 +369,7 @@ class Replication:
 
     def _chunk_reply(self, ask: Ask, reply: InstallSnapshotReply) -> None:
         progress = self.peers.get(ask.to.peer)
-        if progress is None or not isinstance(progress.state, Snapshot) or progress.state.upload.ask is not ask:
+        if progress is None or not isinstance(progress.state, SendSnapshot) or progress.state.upload.ask is not ask:
             return
         upload = progress.state.upload
         if not self._counts(progress, reply.term):
@@ -448,7 +448,7 @@ class Replication:
 
     def _drop_asks(self, progress: Progress) -> None:
         progress.window.clear()
-        if isinstance(progress.state, Snapshot):
+        if isinstance(progress.state, SendSnapshot):
             self._uploading.end(progress.state.upload)
 
     # --- quorum --------------------------------------------------------------------------------------------------

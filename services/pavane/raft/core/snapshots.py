@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pavane.raft.core.node import Node, Snapshot
+from pavane.raft.core.node import NewestSnapshot, Node
 from pavane.raft.core.outputs import SnapshotChanged
 from pavane.raft.state.commands import SnapshotSave
 from pavane.raft.wire.reqid import reqid_second
@@ -40,7 +40,7 @@ class Snapshots:
         node = self._node
         if self._taking is not None or node.machine_busy or node.applied > node.durable or not self._automatic():
             return
-        before = node.snapshot or Snapshot(0, 0, 0)
+        before = node.snapshot or NewestSnapshot(0, 0, 0)
         logged_bytes = node.applied_bytes - self._covered_bytes
         by_count = node.applied - before.index >= self.entries and logged_bytes >= before.data_bytes
         if (by_count and node.now.mono >= self._not_before) or logged_bytes >= node.config.snapshot_bytes:
@@ -97,7 +97,7 @@ class Snapshots:
         before = node.snapshot.index if node.snapshot is not None else 0
         if before >= index:
             return  # a leader's newer one was installed meanwhile
-        node.snapshot = Snapshot(index, taking.term, data_bytes)
+        node.snapshot = NewestSnapshot(index, taking.term, data_bytes)
         node.store(lambda ticket: SnapshotSave(ticket, index, taking.term))
         node.compact(min(before, index - self.log_retention) + 1)
         node.event(SnapshotChanged("taken", index, node.now.mono - taking.since))

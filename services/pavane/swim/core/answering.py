@@ -38,7 +38,7 @@ class Trust(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Author:
     """What is known of an author: its entry if any, and the known peer that passed the datagram on, if one did."""
 
     trust: Trust
@@ -46,7 +46,7 @@ class Standing:
     relay: Peer | None
 
 
-def standing(node: Node, author: int, origin: Origin) -> Standing:
+def author_of(node: Node, author: int, origin: Origin) -> Author:
     """Judge the author of a ping, a response or a Leave."""
     peer = node.members.get(author)
     there = node.members.at(origin.source)
@@ -59,7 +59,7 @@ def standing(node: Node, author: int, origin: Origin) -> Standing:
         trust = Trust.KNOWN if origin.source == peer.address or relay is not None else Trust.STRANGER
     else:
         trust = Trust.STRANGER if relay is None else Trust.RELAYED_STRANGER
-    return Standing(trust, peer, relay)
+    return Author(trust, peer, relay)
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Answering:
 
     # --- pings ---------------------------------------------------------------------------------------------------
 
-    def ping(self, request: PingRequest, origin: Origin, who: Standing) -> None:
+    def ping(self, request: PingRequest, origin: Origin, who: Author) -> None:
         """Answer or pass on a ping whose records have been applied."""
         node = self._node
         if request.target.id != node.id:
@@ -123,7 +123,7 @@ class Answering:
         else:
             self._answer_unknown(request, origin, who)
 
-    def _answer_peer(self, request: PingRequest, origin: Origin, who: Standing, peer: Peer) -> None:
+    def _answer_peer(self, request: PingRequest, origin: Origin, who: Author, peer: Peer) -> None:
         node, seq = self._node, request.payload.seq
         page = self._sync.page_for(peer, request.payload.digest) if who.relay is None else None
         stage = request.payload.stage
@@ -142,7 +142,7 @@ class Answering:
             # Two processes with one id: the one that the table does not name hears at least that (8.3).
             self._short(request, origin, None)
 
-    def _answer_unknown(self, request: PingRequest, origin: Origin, who: Standing) -> None:
+    def _answer_unknown(self, request: PingRequest, origin: Origin, who: Author) -> None:
         """Answer an author without an entry: by the relay, or with the word that it has none here."""
         node, payload = self._node, Payload(seq=request.payload.seq, stage=self._node.shown(None))
         if who.relay is not None:
@@ -177,7 +177,7 @@ class Answering:
             payload.unlinks = (Unlink(request.src, self._links.replacement(request.src.id, origin.source)),)
         node.answer(origin, self._response(request, payload))
 
-    def leaving(self, request: PingRequest, who: Standing) -> None:
+    def leaving(self, request: PingRequest, who: Author) -> None:
         """Answer a ping while we leave: with LEFT of ourselves first (12)."""
         if who.peer is not None and who.trust >= Trust.KNOWN and request.target.id == self._node.id:
             payload = self._gossip.payload(who.peer, request.payload.seq)
@@ -195,7 +195,7 @@ class Answering:
 
     # --- relaying ------------------------------------------------------------------------------------------------
 
-    def _forward(self, request: PingRequest, origin: Origin, who: Standing) -> None:
+    def _forward(self, request: PingRequest, origin: Origin, who: Author) -> None:
         """Pass a ping on to a peer by its id, with the ttl one less (8.2)."""
         node, seq = self._node, request.payload.seq
         target = node.members.get(request.target.id)
@@ -226,7 +226,7 @@ class Answering:
         others = [peer for peer in peers if peer.id != request.src.id and peer.address != origin.source]
         return self._node.rng.choice(others) if others else None
 
-    def _cannot_help(self, request: PingRequest, origin: Origin, who: Standing) -> None:
+    def _cannot_help(self, request: PingRequest, origin: Origin, who: Author) -> None:
         """Drop a ping of somebody unknown here; in a partial view that is usual, and the asker hears of it (7.5)."""
         node, seq = self._node, request.payload.seq
         node.drop(DropReason.RELAY)
@@ -256,7 +256,7 @@ class Answering:
         node.timers.plan(node.now + NACK_PERIODS * period_s, nack)
         node.timers.plan(relay.until, forget)
 
-    def pass_back(self, response: PingResponse, origin: Origin, who: Standing) -> None:
+    def pass_back(self, response: PingResponse, origin: Origin, who: Author) -> None:
         """Pass the copy of an answer to whom we relayed the ping for, once; nobody may answer for the target."""
         node, seq = self._node, response.payload.seq
         key = (seq, response.src.id, response.target.id) if seq is not None else None

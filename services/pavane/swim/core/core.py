@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pavane.swim.config import Config, Encoding, Profile
-from pavane.swim.core.answering import Standing, Trust, standing
+from pavane.swim.core.answering import Author, Trust, author_of
 from pavane.swim.core.assembly import Parts
 from pavane.swim.core.node import Origin, Traffic, snapshot, usable
 from pavane.swim.core.outputs import Happened, Member, Output, Own
@@ -350,7 +350,7 @@ class Core:
         if matched is Match.ACK and who.peer is not None and response.target.gen > who.peer.gen:
             if node.believable(response.target.gen, who.peer.gen, origin):
                 self._updates.revive(who.peer, response.target.gen)
-                who = standing(node, author, origin)
+                who = author_of(node, author, origin)
             else:
                 node.drop(DropReason.GENERATION)
         if who.trust < Trust.BURIED:
@@ -358,24 +358,22 @@ class Core:
             return
         self._records(response.payload, author, origin, who, matching=matched is not Match.NONE)
 
-    def _author(self, author: int, origin: Origin) -> Standing:
+    def _author(self, author: int, origin: Origin) -> Author:
         """Judge the author, and note that it was heard."""
-        who = standing(self._node, author, origin)
+        who = author_of(self._node, author, origin)
         if who.peer is not None and who.peer.live and origin.source == who.peer.address:
             who.peer.heard_at, who.peer.silent = self._node.now, False
             if origin.authenticated:
                 self._updates.same_address(who.peer)
         return who
 
-    def _records(
-        self, payload: Payload, author: int, origin: Origin, who: Standing, *, matching: bool = False
-    ) -> Standing:
+    def _records(self, payload: Payload, author: int, origin: Origin, who: Author, *, matching: bool = False) -> Author:
         """Apply the records that the author may send; returns what is known of the author after that."""
         node = self._node
         heard = Heard(origin, author, direct=who.relay is None, matching=matching)
         if who.trust is Trust.BURIED:
             self._from_the_grave(payload, heard, who)
-            return standing(node, author, origin)
+            return author_of(node, author, origin)
         if who.trust < Trust.KNOWN:
             return who
         if who.peer is not None and who.peer.live and origin.source == who.peer.address:
@@ -383,7 +381,7 @@ class Core:
             self._links.heard(who.peer, payload)
         self._updates.records(payload, heard)
         if node.own is Own.OUT:
-            return standing(node, author, origin)
+            return author_of(node, author, origin)
         self._extras.heard(payload, heard)
         for page in payload.pages:
             # Whatever the records said about it: pages count only while their sender is a peer.
@@ -392,7 +390,7 @@ class Core:
         for unlink in payload.unlinks:
             if self._names_us(unlink.receiver):
                 self._links.unlinked(who.peer, unlink, origin, proven=matching or origin.authenticated)
-        return standing(node, author, origin)
+        return author_of(node, author, origin)
 
     def _names_us(self, receiver: NodeId) -> bool:
         """Say whether a record is meant for us; from pings of the other encoding nobody knows our generation."""
@@ -400,7 +398,7 @@ class Core:
         any_gen = node.config.encoding is Encoding.LIBTRIBE and not receiver.gen
         return receiver == node.node or (any_gen and receiver.id == node.id)
 
-    def _from_the_grave(self, payload: Payload, heard: Heard, who: Standing) -> None:
+    def _from_the_grave(self, payload: Payload, heard: Heard, who: Author) -> None:
         """Let a buried author say that it is alive, and nothing else (2.3)."""
         peer = who.peer
         for info in payload.alive:

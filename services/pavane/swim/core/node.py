@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pavane.parts.rates import Bucket
 from pavane.parts.timers import Timers
-from pavane.swim.config import Config, Encoding, Profile, Start, View
+from pavane.swim.config import Config, Encoding, Profile, Start, ViewKind
 from pavane.swim.core.outputs import Event, Happened, Member, Output, Own, Persist, Send
 from pavane.swim.errors import DropReason
 from pavane.swim.state.auth import Psks
@@ -126,7 +126,7 @@ class Node:
         self.address = config.address
         self.own = Own.OUT
         self.members = Members(config.capacity)
-        self.partial = PartialView(config.capacity) if config.view is View.PARTIAL else None
+        self.partial = PartialView(config.capacity) if config.view is ViewKind.PARTIAL else None
         self.news = NewsQueue(2 * config.capacity + NEWS_EXTRA)
         self.extras = ExtraQueue(config.capacity + EXTRAS_MORE)
         self.meta: bytes | None = None

@@ -7,7 +7,7 @@ syncs. Answers are handed over only when everything that they say is on disk.
 from collections.abc import Sequence
 from typing import Any, assert_never
 
-from pavane.waltz.state.store import Damaged, PartitionStore, SessionInfo, Store
+from pavane.waltz.state.store import Damaged, NodeStore, PartitionStore, SessionInfo
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.storage import CopyState, RepairStep
 
@@ -35,7 +35,7 @@ class _Refused(Exception):
 class Node:
     """Storage of one cluster. ``fences`` is switched off by simulations that show what the durable fence is for."""
 
-    def __init__(self, store: Store, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES, fences: bool = True) -> None:
+    def __init__(self, store: NodeStore, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES, fences: bool = True) -> None:
         self._store = store
         self._reserve = disk_reserve_bytes
         self._durable_fences = fences

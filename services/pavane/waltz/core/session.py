@@ -28,7 +28,7 @@ CHECKPOINT_RECORDS = 250_000  # bounds what a recovery has to compare
 REJOIN_S = 1.0  # after which an open session asks a node again that cannot take part
 
 
-class Session(Copying):
+class StoreSession(Copying):
     """An attempt of the owner of ``partition`` with ``generation`` to write on ``nodes``.
 
     ``up`` are nodes that can be reached now; ``shunned`` ones ended too many attempts and may only join late. After

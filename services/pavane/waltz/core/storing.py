@@ -7,7 +7,7 @@ from typing import Any
 
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, Recovered
 from pavane.waltz.core.retention import LOOK_S, Keeping, Policy
-from pavane.waltz.core.session import Session
+from pavane.waltz.core.session import StoreSession
 from pavane.waltz.state import recovery
 from pavane.waltz.wire.blobs import PartitionMetadata
 from pavane.waltz.wire.storage import Record
@@ -57,7 +57,7 @@ class Storing(ABC):
         self._out = out
         self._floor = floor
         self._rules = rules
-        self._session: Session | None = None
+        self._session: StoreSession | None = None
         self._attempts = 0
         self._session_began = 0.0
         self._failed_attempts = 0
@@ -97,7 +97,7 @@ class Storing(ABC):
         return dict(self.keeping.told.refused)
 
     @property
-    def session(self) -> Session | None:
+    def session(self) -> StoreSession | None:
         """The present store session."""
         return self._session
 
@@ -186,7 +186,7 @@ class Storing(ABC):
         shunned = [node for node, strikes in self._strikes.items() if strikes >= STRIKES_MAX]
         for node in shunned:
             self._strikes[node] = 0
-        self._session = Session(
+        self._session = StoreSession(
             self.number,
             self.generation,
             self.nodes,

@@ -71,7 +71,7 @@ class PartitionStore(Protocol):
         ...
 
     def raise_fence(self, session: int) -> None:
-        """Note a promise; it is durable after ``Store.sync_marks``."""
+        """Note a promise; it is durable after ``NodeStore.sync_marks``."""
         ...
 
     def append(self, records: Sequence[Record]) -> None:
@@ -149,7 +149,7 @@ class AdminStore(Protocol):
         ...
 
 
-class Store(Protocol):
+class NodeStore(Protocol):
     """All partitions of one node."""
 
     def partition(self, number: int) -> PartitionStore | None:
