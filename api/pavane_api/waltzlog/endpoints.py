@@ -192,7 +192,7 @@ async def remove_consumer(control: Shared, _: MayDelete, namespace: str, name: s
 
 
 @router.post(
-    "/adopt",
+    "/partitions/adopt",
     operation_id="adopt_log",
     response_model=AdoptedLog,
     responses=responses(problems.NotFound, problems.Conflict),
