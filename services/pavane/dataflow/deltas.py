@@ -90,7 +90,7 @@ class State:
     def stepped(self, delta: str, *, single: bool = False) -> str:
         """SELECT of each key and tick of a delta the sums after it, and as `d_…` what came with it.
 
-        With a `single` tick, which a step near the present has, that takes half of the time.
+        With a `single` tick, which a step near the present has, no sums over time are needed.
         """
         same = " AND ".join(f"s.{name} IS NOT DISTINCT FROM d.{name}" for name in self.key_names)
         before = f"{self.table} AS s SEMI JOIN {delta} AS d ON {same}" if same else f"{self.table} AS s"
