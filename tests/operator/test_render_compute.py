@@ -246,6 +246,14 @@ def test_a_pod_reads_the_template_of_its_executors(tmp_path: Path) -> None:
     assert executor["metadata"]["labels"]["pavane.dev/generation"] == "2"
 
 
+def test_a_pod_is_told_where_spark_keeps_state(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    for spark in ({"checkpoint": "s3a://views/here"}, {"checkpoint": "s3a://views/here", "master": "kubernetes"}):
+        config, *_ = RENDERER.generation(of := resource(1, **SPARK | {"spark": spark}), revision(of, 2))
+        path.write_text(config.body["data"]["config.yaml"])
+        assert load(ComputeSettings.model_construct(config=path)).checkpoint == "s3a://views/here"
+
+
 def test_only_a_pod_that_makes_executors_has_rights() -> None:
     for of in (resource(1), resource(1, engine="Spark")):
         shared = {one.kind for one in RENDERER.shared(of, Writers((1,), fence=1), PRESENT)}

@@ -49,7 +49,8 @@ async def _served(
         output.say(f"waiting for a controller at {host}:{bound}")
 
     async with reach.log() as log:
-        serving = ReplicaEngine(ReplicaCore(generation), log, place, engine_of(engine), interval_s, make_clocks())
+        made = engine_of(engine, reach)
+        serving = ReplicaEngine(ReplicaCore(generation), log, place, made, interval_s, make_clocks())
         tasks: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(serving.serve(exit_process, host=host, port=port, listening=listening)),
             asyncio.ensure_future(stop_signal().wait()),

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
@@ -73,6 +74,9 @@ def run_script(
     generation: Annotated[
         int | None, typer.Option(min=1, help="With --replica: that of the replicas; default: 1.")
     ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="With --engine spark: keep state there; also a URL.")
+    ] = None,
 ) -> None:
     """Keep the views of a script up to date until Ctrl-C, in the partition that --partition names.
 
@@ -87,6 +91,8 @@ def run_script(
 
     if replica and engine is not EngineName.PLAIN:
         raise UserError("the replicas compute: give --engine to `pavane sql replica`", ExitCode.USAGE)
+    if checkpoint is not None and engine is not EngineName.SPARK:
+        raise UserError("--checkpoint is for --engine spark", ExitCode.USAGE)
     if not replica and generation is not None:
         raise UserError("--generation is that of replicas: name them with --replica", ExitCode.USAGE)
     for each in replica or ():
@@ -95,7 +101,7 @@ def run_script(
     def keeper(log: Waltz) -> Keeper | Controller:
         if replica:
             return Controller(log, [parsed], place, {each: each for each in replica}, interval, clocks, generation or 1)
-        return Keeper(log, [parsed], place, engine_of(engine), interval, clocks)
+        return Keeper(log, [parsed], place, engine_of(engine, reach, checkpoint), interval, clocks)
 
     run(_kept(reach, parsed, place, keeper))
 
@@ -193,18 +199,30 @@ def _parsed(script: Path) -> Script:
         raise UserError(f"{script} is no text in UTF-8: {error}", ExitCode.USAGE) from error
 
 
-def engine_of(name: EngineName) -> Callable[[], Engine]:
-    """Return what makes this engine."""
+def engine_of(name: EngineName, reach: WaltzReach, checkpoint: str | None = None) -> Callable[[], Engine]:
+    """Return what makes this engine. Spark's executors read the log where its servers are named."""
     if name is EngineName.PLAIN:
         return PlainEngine
     try:
         from pavane.spark.engine import SparkEngine  # noqa: PLC0415 - Spark is an extra of its own
+        from pavane.spark.kept import Keeping  # noqa: PLC0415
         from pavane.spark.session import prepare  # noqa: PLC0415
+        from pavane.spark.tables import Place as LogPlace  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise lacks(error, "spark") from error
     with as_user_error(RuntimeError):
         prepare()
-    return SparkEngine
+    authority = reach.authority.read_text(encoding="utf-8") if reach.authority is not None else None
+    log = LogPlace(reach.servers, authority) if reach.servers and (reach.plain or authority) else None
+    own = TemporaryDirectory(prefix="pavane-views-")
+
+    def made() -> Engine:
+        if checkpoint is None:
+            return SparkEngine(keeping=Keeping(own.name, durable=False), place=log)
+        folder = checkpoint if "://" in checkpoint else str(Path(checkpoint).absolute())
+        return SparkEngine(keeping=Keeping(folder), place=log)
+
+    return made
 
 
 def address_of(option: str, text: str) -> tuple[str, int]:

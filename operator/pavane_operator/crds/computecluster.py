@@ -18,6 +18,7 @@ PARTITION_MAX = 4095
 REPLICAS_MAX = 8
 EXECUTORS_MAX = 64
 CORES_MAX = 16
+CHECKPOINT_MAX_CHARACTERS = 1024
 LAG_DEFAULT = 10
 """Ticks that a successor may lack: it takes them in one step behind the fence."""
 
@@ -83,6 +84,11 @@ class SparkSpec(Model):
     """`local`: in the pod itself; `kubernetes`: in pods that Spark makes, the executors."""
     executors: SparkExecutors | None = Field(default=None, json_schema_extra=marked(Mark.POD))
     """Their number and size. Default: two with one core and 1Gi each."""
+    checkpoint: str | None = Field(
+        default=None, min_length=1, max_length=CHECKPOINT_MAX_CHARACTERS, json_schema_extra=marked(Mark.POD)
+    )
+    """Where the state of views is kept: a folder of driver and executors, or a URL that Spark's Hadoop client reads.
+    Each pod has a part of its own. Default: the pod's temporary volume; with master kubernetes, the driver's memory."""
 
 
 class WaltzClusterRef(Model):

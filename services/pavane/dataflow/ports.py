@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # Who only checks scripts needs no PyArrow.
     import pyarrow as pa
@@ -135,6 +135,22 @@ class Flow(Protocol):
         """Begin with nothing instead of what was opened. Raises `EngineError`."""
 
 
+@runtime_checkable
+class Builder(Flow, Protocol):
+    """A flow that can read the tables by itself while it begins with nothing."""
+
+    bad: dict[Table, list[tuple[int, int]]]
+    """Partition and transaction of what could not be decoded of a table while it was built."""
+
+    @property
+    def builds(self) -> bool:
+        """Whether it is to read them itself."""
+
+    def build(self, start: Binding, inputs: Mapping[str, pa.Table]) -> pa.Table:
+        """Take all rows of the tables up to a binding, and of the views it reads these; return the whole view as
+        updates of its tick. Raises as `step`."""
+
+
 class State(Protocol):
     """What the views of one script must remember. Blocks; not thread-safe."""
 
@@ -201,6 +217,10 @@ class Source(Protocol):
         """Return the updates of a table between two bindings, each with the tick that `ticks` gives it (rows before
         the first of them get its tick). Waits for a server that lags. Bad rows go where the source was told to put
         them."""
+
+    async def note(self, table: Table, places: Sequence[tuple[int, int]], upto: Binding) -> None:
+        """Take note of bad rows up to a binding that somebody else read: they are in these transactions. Raises
+        `BadRowError` in mode FAILFAST."""
 
     def forget(self) -> None:
         """Let go of rows that are kept for others who read the same."""

@@ -13,7 +13,20 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pavane.dataflow.ports import TIME, Binding, Flow, Script, Sink, Source, SqlView, State, Table, TickLog, ViewError
+from pavane.dataflow.ports import (
+    TIME,
+    Binding,
+    Builder,
+    Flow,
+    Script,
+    Sink,
+    Source,
+    SqlView,
+    State,
+    Table,
+    TickLog,
+    ViewError,
+)
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.tracing import Tracing
 from pavane.dataflow.types import arrow_schema
@@ -180,7 +193,8 @@ class ViewRunner:
             return False
         group = self._beside(first, start)
         flows = [await self._begun(each, start) for each in group]
-        partitions = {p for each in group for table in each.tables if not table.diff for p in table.partitions}
+        fed = [each for each, flow in zip(group, flows, strict=True) if not _builds(flow)]
+        partitions = {p for each in fed for table in each.tables if not table.diff for p in table.partitions}
         before = [each.seen for each in group]
         known = {p: min(b.next.get(p, 0) if b is not None else 0 for b in before) for p in partitions}
         most = max((start.next.get(p, 0) - known[p] for p in partitions), default=0)
@@ -191,7 +205,7 @@ class ViewRunner:
             }
             for each, flow in zip(group, flows, strict=True):
                 try:
-                    if not each.failure:
+                    if not each.failure and (piece == pieces or not _builds(flow)):
                         _check_reads(each)
                         seen = each.seen.next if each.seen is not None else {}
                         ends = {p: max(end, seen.get(p, 0)) for p, end in following.items()}
@@ -246,12 +260,18 @@ class ViewRunner:
         if self._tracing is not None:
             self._tracing.began()
         inputs: dict[str, pa.Table] = {}
-        for table in each.tables:
+        builds = each.flow is None and _builds(flow)
+        for table in () if builds else each.tables:
             inputs[table.name] = await self._source.read(table, each.seen, due[-1], due)
         upper = due[-1].tick + 1
         for read in each.reads:
             inputs[read.view.name] = _taken(each, read.view, due[0].tick if each.flow is None else 0, upper)
-        updates = await asyncio.to_thread(flow.step, inputs, upper, more=not whole and not each.kept_at)
+        if builds and isinstance(flow, Builder):
+            updates = await asyncio.to_thread(flow.build, due[-1], inputs)
+            for table in each.tables:
+                await self._source.note(table, flow.bad[table], due[-1])
+        else:
+            updates = await asyncio.to_thread(flow.step, inputs, upper, more=not whole and not each.kept_at)
         for reader in each.readers:
             if not reader.failure:
                 reader.waiting[each.view.name].append(updates)
@@ -260,6 +280,10 @@ class ViewRunner:
         each.seen = due[-1]
         if self._tracing is not None:
             self._tracing.brought(each.view.name, each.seen.tick, changed=updates.num_rows > 0)
+
+
+def _builds(flow: Flow) -> bool:
+    return isinstance(flow, Builder) and flow.builds
 
 
 def _check_reads(each: Maintained) -> None:

@@ -25,72 +25,17 @@ LAG_S = 0.05
 """Between two looks at a server that has not read what a tick names."""
 
 
-class LogSource:
-    """Reads tables from the log, and keeps note of rows that could not be decoded."""
+class Decoding:
+    """Transactions to the updates of a table; bad rows are noted."""
 
-    def __init__(self, log: Log, tracing: Tracing | None = None) -> None:
-        self._log = log
-        self._tracing = tracing
+    def __init__(self) -> None:
         self.bad: deque[BadRow] = deque(maxlen=BAD_ROWS_KEPT)
         self.bad_count = 0
         self.bad_of: Counter[Table] = Counter()
-        self._kept_rows: dict[Table, tuple[object, pa.Table, list[Transaction]]] = {}  # views read alike, in turn
         self._noted: dict[tuple[Table, int], int] = {}  # up to where the bad rows of a table's partition were counted
 
-    async def read(self, table: Table, after: Binding | None, upto: Binding, ticks: Sequence[Binding]) -> pa.Table:
-        """Return the updates of a table between two bindings, each with the first of `ticks` that includes it.
-
-        For one tick these are the sums of a table's `__diff`: a row that was taken back is not among them, so a long
-        history costs no engine more than what is left of it. Waits for a server that lags. Raises `BadRowError` in mode
-        FAILFAST.
-        """
-        wanted = after and after.next, upto.next, tuple(ticks)
-        held = self._kept_rows.get(table)
-        if held is not None and held[0] == wanted:
-            self._took(held[2])
-            return held[1]
-        parts: list[pa.Table] = []
-        taken: list[Transaction] = []
-        summed = table.diff and len(ticks) == 1
-        for partition in table.partitions:
-            start = after.next.get(partition, 0) if after is not None else 0
-            end = upto.next.get(partition, 0)
-            ends = [binding.next.get(partition, 0) for binding in ticks]
-            size = PIECE_TRANSACTIONS if summed else max(1, end - start)
-            for position in range(start, max(start + 1, end), size):
-                stop = min(end, position + size)
-                transactions = await self._transactions(partition, position, stop)
-                taken += transactions if self._tracing is not None else ()
-                times = [ticks[bisect_right(ends, transaction.id)].tick for transaction in transactions]
-                parts.append(self._decoded(table, partition, transactions, times))
-                if summed:
-                    parts = [_summed(pa.concat_tables(parts))]
-            self._noted[table, partition] = max(self._noted.get((table, partition), 0), end)
-        self._took(taken)
-        self._kept_rows[table] = wanted, pa.concat_tables(parts), taken
-        return self._kept_rows[table][1]
-
-    def forget(self) -> None:
-        """Let go of the rows that were read last."""
-        self._kept_rows.clear()
-
-    def _took(self, transactions: list[Transaction]) -> None:
-        if self._tracing is not None:
-            self._tracing.took(transactions)
-
-    async def _transactions(self, partition: int, start: int, stop: int) -> list[Transaction]:
-        found: list[Transaction] = []
-        position = start
-        while position < stop:
-            async for transaction in self._log.read(partition, position, stop):
-                position = transaction.id + 1
-                if transaction.header != CHAIN_HEADER:  # entries of a chain are no rows
-                    found.append(transaction)
-            if position < stop:
-                await asyncio.sleep(LAG_S)
-        return found
-
-    def _decoded(self, table: Table, partition: int, transactions: list[Transaction], times: list[int]) -> pa.Table:
+    def decoded(self, table: Table, partition: int, transactions: Sequence[Transaction], times: list[int]) -> pa.Table:
+        """Return the updates that these transactions are, each with its time. Raises `BadRowError` in mode FAILFAST."""
         schema = arrow_schema(table.columns)
         if table.diff:
             schema = schema.append(pa.field(DIFF, pa.int64()))
@@ -107,7 +52,7 @@ class LogSource:
         rows = rows.append_column(TIME, pa.array(each, pa.uint64()))
         return rows.select([*(column.name for column in table.columns), TIME, DIFF])
 
-    def _raw(self, schema: pa.Schema, transactions: list[Transaction]) -> tuple[pa.Table, list[int]]:
+    def _raw(self, schema: pa.Schema, transactions: Sequence[Transaction]) -> tuple[pa.Table, list[int]]:
         held = {
             "header": [transaction.header for transaction in transactions],
             "data": [transaction.data for transaction in transactions],
@@ -116,7 +61,7 @@ class LogSource:
         return pa.table(arrays, schema=schema), [1] * len(transactions)
 
     def _json(
-        self, table: Table, schema: pa.Schema, partition: int, transactions: list[Transaction], times: list[int]
+        self, table: Table, schema: pa.Schema, partition: int, transactions: Sequence[Transaction], times: list[int]
     ) -> tuple[pa.Table, list[int]]:
         needed = (DIFF,) if table.diff else table.key
         quick = jsonrows.fast([transaction.data for transaction in transactions], schema)
@@ -139,7 +84,7 @@ class LogSource:
         return pa.table(jsonrows.arrays(rows, schema), schema=schema), counts
 
     def _arrow(
-        self, table: Table, schema: pa.Schema, partition: int, transactions: list[Transaction], times: list[int]
+        self, table: Table, schema: pa.Schema, partition: int, transactions: Sequence[Transaction], times: list[int]
     ) -> tuple[pa.Table, list[int]]:
         parts, counts = [schema.empty_table()], []
         for transaction, time in zip(transactions, times, strict=True):
@@ -172,6 +117,76 @@ class LogSource:
                 " Mode PERMISSIVE reads NULL, DROPMALFORMED leaves the row out"
             )
         return table.mode is Mode.PERMISSIVE and not table.diff and not table.key
+
+
+class LogSource(Decoding):
+    """Reads tables from the log, and keeps note of rows that could not be decoded."""
+
+    def __init__(self, log: Log, tracing: Tracing | None = None) -> None:
+        super().__init__()
+        self._log = log
+        self._tracing = tracing
+        self._kept_rows: dict[Table, tuple[object, pa.Table, list[Transaction]]] = {}  # views read alike, in turn
+
+    async def read(self, table: Table, after: Binding | None, upto: Binding, ticks: Sequence[Binding]) -> pa.Table:
+        """Return the updates of a table between two bindings, each with the first of `ticks` that includes it.
+
+        For one tick these are the sums of a table's `__diff`: a row that was taken back is not among them, so a long
+        history costs no engine more than what is left of it. Waits for a server that lags. Raises `BadRowError` in mode
+        FAILFAST.
+        """
+        wanted = after and after.next, upto.next, tuple(ticks)
+        held = self._kept_rows.get(table)
+        if held is not None and held[0] == wanted:
+            self._took(held[2])
+            return held[1]
+        parts: list[pa.Table] = []
+        taken: list[Transaction] = []
+        summed = table.diff and len(ticks) == 1
+        for partition in table.partitions:
+            start = after.next.get(partition, 0) if after is not None else 0
+            end = upto.next.get(partition, 0)
+            ends = [binding.next.get(partition, 0) for binding in ticks]
+            size = PIECE_TRANSACTIONS if summed else max(1, end - start)
+            for position in range(start, max(start + 1, end), size):
+                stop = min(end, position + size)
+                transactions = await self._transactions(partition, position, stop)
+                taken += transactions if self._tracing is not None else ()
+                times = [ticks[bisect_right(ends, transaction.id)].tick for transaction in transactions]
+                parts.append(self.decoded(table, partition, transactions, times))
+                if summed:
+                    parts = [_summed(pa.concat_tables(parts))]
+            self._noted[table, partition] = max(self._noted.get((table, partition), 0), end)
+        self._took(taken)
+        self._kept_rows[table] = wanted, pa.concat_tables(parts), taken
+        return self._kept_rows[table][1]
+
+    async def note(self, table: Table, places: Sequence[tuple[int, int]], upto: Binding) -> None:
+        """See `Source`."""
+        for partition, txid in sorted(places):
+            self.decoded(table, partition, await self._transactions(partition, txid, txid + 1), [upto.tick])
+        for partition in table.partitions:
+            self._noted[table, partition] = max(self._noted.get((table, partition), 0), upto.next.get(partition, 0))
+
+    def forget(self) -> None:
+        """Let go of the rows that were read last."""
+        self._kept_rows.clear()
+
+    def _took(self, transactions: list[Transaction]) -> None:
+        if self._tracing is not None:
+            self._tracing.took(transactions)
+
+    async def _transactions(self, partition: int, start: int, stop: int) -> list[Transaction]:
+        found: list[Transaction] = []
+        position = start
+        while position < stop:
+            async for transaction in self._log.read(partition, position, stop):
+                position = transaction.id + 1
+                if transaction.header != CHAIN_HEADER:  # entries of a chain are no rows
+                    found.append(transaction)
+            if position < stop:
+                await asyncio.sleep(LAG_S)
+        return found
 
 
 def _summed(rows: pa.Table) -> pa.Table:

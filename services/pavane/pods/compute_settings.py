@@ -71,6 +71,8 @@ class ComputeConfig(BaseModel):
     engine: Engine = Engine.PLAIN
     interval_ms: int = Field(default=200, ge=10, le=10_000)
     """Between two ticks."""
+    checkpoint: str = ""
+    """Folder or URL for what Spark's executors keep; each pod has a part of its own."""
     executors: ExecutorsConfig | None = None
     """None: Spark evaluates in the pod itself."""
     replicas: dict[str, str] = Field(default_factory=dict)

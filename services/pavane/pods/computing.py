@@ -154,6 +154,14 @@ def log_of(settings: ComputeSettings) -> Waltz:
     return Waltz(servers, tls=client_of(folder))
 
 
+def _reached(settings: ComputeSettings) -> tuple[tuple[str, ...], str | None]:
+    """Return the servers of the log and, unless it is in clear, its authority."""
+    folder = settings.waltz_client
+    authority = folder / "ca.crt"
+    servers = tuple((folder / "servers").read_text(encoding="utf-8").split())
+    return servers, authority.read_text(encoding="utf-8") if authority.exists() else None
+
+
 def make_clocks() -> Clocks:
     """Return the clocks of this machine."""
     return Clocks(lambda: time.time_ns() // 1_000_000, time.monotonic, lambda: uuid.uuid4().hex)
@@ -165,15 +173,19 @@ def engine_of(settings: ComputeSettings, config: ComputeConfig) -> Callable[[], 
         files = Files(settings.state, settings.state_memory_mib)
         return lambda: PlainEngine(files)
     try:
-        from pavane.spark import engine, kubernetes, session  # noqa: PLC0415 - in images with Spark only
+        from pavane.spark import engine, kubernetes, session, tables  # noqa: PLC0415 - in images with Spark only
+        from pavane.spark.kept import Keeping  # noqa: PLC0415
 
         session.prepare()
     except (ModuleNotFoundError, RuntimeError) as error:
         raise SettingsError(f"engine Spark: {error}; use an image with Spark, or engine Plain") from None
+    folder = config.checkpoint and f"{config.checkpoint}/{settings.pod_namespace}/{settings.pod_name}"
     if config.executors is None:
-        return engine.SparkEngine
+        local = Keeping(folder) if folder else None
+        return lambda: engine.SparkEngine(keeping=local, place=tables.Place(*_reached(settings)))
     if not settings.api_server:
         raise SettingsError("spark.master kubernetes: KUBERNETES_SERVICE_HOST is not set; run in a pod of a cluster")
     driver = kubernetes.Driver(settings.pod_name, settings.pod_namespace, settings.pod_ip, settings.api_server)
     executors = kubernetes.Executors(**dict(config.executors))
-    return lambda: engine.SparkEngine(start=lambda: kubernetes.start(driver, executors))
+    keeping = Keeping(folder) if folder else None
+    return lambda: engine.SparkEngine(start=lambda: kubernetes.start(driver, executors), keeping=keeping)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
@@ -12,10 +11,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pavane.dataflow.duckstate import DuckState, Files
-from pavane.dataflow.ports import EngineError, Script, State, ViewError
+from pavane.dataflow.ports import EngineError, Script, State
+from pavane.spark.faults import said, told_apart
+from pavane.spark.kept import Keeping, SparkState
+from pavane.spark.runs import signed
 from pavane.spark.session import builder
-
-OUT_OF_RANGE = ("ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE", "CAST_OVERFLOW", "DECIMAL_PRECISION_EXCEEDS")
+from pavane.spark.tables import Place
 
 
 def started(made: SparkSession.Builder) -> SparkSession:
@@ -30,10 +31,24 @@ def started(made: SparkSession.Builder) -> SparkSession:
 
 
 class SparkEngine:
-    """Evaluates a SELECT with Spark, without a session on this machine. Blocks; not thread-safe; starts in seconds."""
+    """Evaluates a SELECT with Spark, without a session on this machine. Blocks; not thread-safe; starts in seconds.
 
-    def __init__(self, session: SparkSession | None = None, *, start: Callable[[], SparkSession] | None = None) -> None:
+    `keeping` is where executors and driver keep state; without it the driver does, in its memory. Executors read the
+    log at `place`; without it the driver does.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession | None = None,
+        *,
+        start: Callable[[], SparkSession] | None = None,
+        keeping: Keeping | None = None,
+        place: Place | None = None,
+    ) -> None:
         self._own = session is None
+        self._keeping = keeping
+        self._place = place
+        self._opened: dict[str, SparkState] = {}
         self._session = session or (start() if start is not None else started(builder("pavane sql")))
         self._session.sparkContext.setLogLevel("ERROR")
 
@@ -42,18 +57,23 @@ class SparkEngine:
 
         Raises `ViewError` for a value out of range, `EngineError` for anything else, also for a JVM that died.
         """
-        try:
+        with told_apart():
             for name, table in tables.items():
-                self._session.createDataFrame(_signed(table)).createOrReplaceTempView(name)
+                self._session.createDataFrame(signed(table)).createOrReplaceTempView(name)
             return self._session.sql(sql).toArrow()
-        except PySparkException as error:
-            raise _refused(error) from error
-        except (Py4JError, OSError) as error:
-            raise EngineError(f"Spark's JVM does not answer: {said(error)}") from error
 
     def open(self, script: Script) -> State:
-        """Make the state of a script's views, which DuckDB keeps in the memory of the driver."""
-        return DuckState(script, Files(), self.evaluate)
+        """Make the state of a script's views, or open what was kept of it. Raises `EngineError`.
+
+        Without ``keeping``, and for views that executors cannot hold, DuckDB has it in the memory of the driver.
+        """
+        keeping, name = self._keeping, script.views[0].name if script.views else ""
+        held = self._opened.get(name)  # a namesake, which only a foreign controller makes, has no place of its own
+        if keeping is None or (held is not None and not held.closed):
+            return DuckState(script, Files(), self.evaluate)
+        flow = DuckState(script, Files(), self.evaluate).flow
+        state = self._opened[name] = SparkState(self._session, script, keeping, self._place, flow)
+        return state
 
     def close(self) -> None:
         """End the session, if it is our own. Where its JVM died, forget it, so that the next session starts another."""
@@ -67,32 +87,9 @@ class SparkEngine:
         _forget_jvm()
 
 
-def _refused(error: PySparkException) -> EngineError | ViewError:
-    with contextlib.suppress(Py4JError, OSError):
-        if (error.getCondition() or "").startswith(OUT_OF_RANGE):
-            return ViewError(f"a value is out of range: {error.getMessage()}")
-    return EngineError(f"Spark: {said(error)}")
-
-
-def said(error: Exception) -> str:
-    """Return what an error says: of many only the JVM knows, which may have ended."""
-    try:
-        return str(error)
-    except (Py4JError, OSError):
-        return type(error).__name__
-
-
 def _forget_jvm() -> None:
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()  # the JVM ends with its input
         gateway.proc.wait()
-
-
-def _signed(table: pa.Table) -> pa.Table:
-    """Spark has no unsigned numbers; ticks are far below 2^63."""
-    for place, field in enumerate(table.schema):
-        if pa.types.is_uint64(field.type):
-            table = table.set_column(place, field.with_type(pa.int64()), table.column(place).cast(pa.int64()))
-    return table

@@ -13,7 +13,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pavane.dataflow.ports import EngineError
-from pavane.spark.engine import said, started
+from pavane.spark.engine import started
+from pavane.spark.faults import said
 from pavane.spark.session import prepare
 
 DRIVER_PORT = 7078

@@ -35,6 +35,10 @@ class WaltzDataSource(DataSource):
         """Return what reads a batch. Raises OptionError."""
         from pavane.spark.reader import BatchReader  # noqa: PLC0415 - in the processes that need it, not in the look-up of sources
 
+        if "table" in self.options:
+            from pavane.spark.tables import TableReader  # noqa: PLC0415 - in the processes that need it, not in the look-up of sources
+
+            return TableReader(self.options)
         options = read_options(self.options, streaming=False)
         return BatchReader(options, columns(arrow_schema(schema), options))
 

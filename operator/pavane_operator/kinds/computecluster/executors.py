@@ -27,13 +27,14 @@ RBAC = f"{ROLES.group}/{ROLES.version}"
 
 
 def config(spec: ComputeClusterSpec, inputs: Inputs) -> dict[str, Any]:
-    """What the pod must know of its executors; nothing where it evaluates by itself."""
+    """What the pod must know of its executors, and where they keep state; nothing where it evaluates by itself."""
     wanted = spec.executors
+    kept = {"checkpoint": spec.spark.checkpoint} if spec.spark is not None and spec.spark.checkpoint else {}
     if wanted is None:
-        return {}
+        return kept
     memory = int(parse_quantity(wanted.memory) // Decimal(2**20))
     sizes = {"instances": wanted.instances, "cores": wanted.cores, "memory_mib": memory}
-    return {"executors": {**sizes, "template": _template(spec, inputs)}}
+    return {**kept, "executors": {**sizes, "template": _template(spec, inputs)}}
 
 
 def may_make_pods(spec: ComputeClusterSpec, template: dict[str, Any]) -> dict[str, Any]:

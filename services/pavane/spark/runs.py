@@ -1,0 +1,149 @@
+"""The state of a stage on Spark's executors: runs of rows, and recent changes beside them (docs/specs/compute.md 16.3).
+
+A run is Parquet, sorted by the hash of its keys, and cached in the executors' memory, or on their disks: who loses one
+reads it again. Runs are merged when the last one is half as large as the one before it, so a row is merged as often as
+the logarithm of their number says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+from pavane.spark.stages import Stage
+
+RECENT_ROWS = 10_000
+"""So many rows of changes in the driver become a run."""
+HASHES_MAX = 2_000
+"""So many keys are looked for by their hashes, by which Spark passes over batches of a run; more by a join."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows of a stage in a folder. `check` is made of all their columns."""
+
+    name: str
+    rows: int
+    check: int
+    frame: DataFrame = field(compare=False, repr=False)
+
+
+@dataclass(slots=True)
+class Store:
+    """Where runs are. `forget` takes those that no stage needs any more."""
+
+    session: SparkSession
+    folder: str
+    forget: Callable[[str], None]
+
+    def put(self, name: str, table: pa.Table) -> str:
+        """Let SQL know a table by a name: on one executor, so that little work is one task."""
+        self.session.createDataFrame(signed(table)).coalesce(1).createOrReplaceTempView(name)
+        return name
+
+
+class Runs:
+    """The rows of a stage."""
+
+    def __init__(self, store: Store, stage: Stage) -> None:
+        self.stage = stage
+        self.runs: list[Run] = []
+        self._store = store
+        self.label = f"s{uuid4().hex}"
+        self._recent: list[pa.Table] = []
+        self._recent_rows = 0
+
+    def open(self, name: str, known: tuple[int, int] | None = None) -> None:
+        """Take a run that is there. Raises ValueError where it is not as it was."""
+        store = self._store
+        frame = store.session.read.schema(", ".join(map(" ".join, self.stage.columns))).parquet(
+            f"{store.folder}/{name}"
+        )
+        frame.persist(StorageLevel.MEMORY_AND_DISK).createOrReplaceTempView(f"r{name}")
+        ((rows, check),) = store.session.sql(
+            f"SELECT count(*), coalesce(bit_xor(xxhash64({', '.join(self.stage.names)})), 0L) FROM r{name}"
+        ).collect()
+        self.runs.append(Run(name, rows, check, frame))
+        if known is not None and known != (rows, check):
+            raise ValueError(f"run {name} is not as it was written")
+
+    def write(self, select: str) -> None:
+        """Make a run of rows, one for each key."""
+        name = uuid4().hex
+        frame = self._store.session.sql(select).sortWithinPartitions("h")
+        frame.write.parquet(f"{self._store.folder}/{name}")
+        self.open(name)
+
+    def touched(self, delta: pa.Table, view: str) -> str:
+        """SELECT what there is of the keys of a delta, which SQL knows as `view`, at time -1."""
+        hashes = pc.unique(delta.column("h"))
+        wanted = (
+            ", ".join(f"{each}L" for each in hashes.to_pylist())
+            if len(hashes) <= HASHES_MAX
+            else f"SELECT h FROM {view}"
+        )
+        columns = ", ".join([*self.stage.names, "-1L AS t"])
+        parts = [f"SELECT {columns} FROM r{run.name} WHERE h IN ({wanted})" for run in self.runs]
+        if self._recent:
+            recent = pa.concat_tables(self._recent)
+            found = recent.filter(pc.is_in(recent.column("h"), hashes))
+            if found.num_rows:
+                parts.append(f"SELECT {columns} FROM {self._store.put(f'{self.label}_recent', found)}")
+        return f"({' UNION ALL '.join(parts)})" if parts else f"(SELECT {columns} FROM {view} WHERE false)"
+
+    def add(self, delta: pa.Table) -> None:
+        """Add the rows of a delta."""
+        self._recent.append(delta.select(self.stage.names))
+        self._recent_rows += delta.num_rows
+        if self._recent_rows > RECENT_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make a run of the recent changes."""
+        if not self._recent:
+            return
+        view = self._store.put(f"{self.label}_flushed", pa.concat_tables(self._recent))
+        self.write(self.stage.summed(view, whole=not self.runs))
+        self._recent, self._recent_rows = [], 0
+        while len(self.runs) > 1 and 2 * self.runs[-1].rows >= self.runs[-2].rows:
+            self._merge(2)
+
+    def whole(self) -> str:
+        """Return a relation of all rows, one for each key."""
+        self.flush()
+        if len(self.runs) == 1:
+            return f"r{self.runs[0].name}"
+        return f"({self.stage.summed(f'({self._union(self.runs)})', whole=True)})"
+
+    def _union(self, runs: list[Run]) -> str:
+        return (
+            " UNION ALL ".join(f"SELECT * FROM r{run.name}" for run in runs)
+            or f"SELECT * FROM {self.stage.none('NULL')} WHERE false"
+        )
+
+    def _merge(self, count: int) -> None:
+        merged = self.runs[-count:]
+        del self.runs[-count:]
+        self.write(self.stage.summed(f"({self._union(merged)})", whole=not self.runs))
+        self.drop(merged)
+
+    def drop(self, runs: list[Run]) -> None:
+        """Let go of runs."""
+        for run in runs:
+            run.frame.unpersist()
+            self._store.session.catalog.dropTempView(f"r{run.name}")
+            self._store.forget(run.name)
+
+
+def signed(table: pa.Table) -> pa.Table:
+    """Spark has no unsigned numbers; ticks are far below 2^63."""
+    for place, each in enumerate(table.schema):
+        if pa.types.is_uint64(each.type):
+            table = table.set_column(place, each.with_type(pa.int64()), table.column(place).cast(pa.int64()))
+    return table

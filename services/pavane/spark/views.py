@@ -1,0 +1,255 @@
+"""The state of one view on Spark's executors, and its steps (docs/specs/compute.md 16.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pavane.dataflow.plan import Plan
+from pavane.dataflow.ports import DIFF, TIME, Binding, Column, Script, SqlView, Table
+from pavane.dataflow.rows import table_of
+from pavane.dataflow.types import arrow_schema
+from pavane.spark import stages
+from pavane.spark.faults import told_apart
+from pavane.spark.runs import Runs, Store
+from pavane.spark.tables import BAD, Counted, Place, quoted
+
+
+@dataclass(slots=True)
+class _Part:
+    """One SELECT and what it remembers: groups, or distinct rows, or both; else the rows that it lets pass."""
+
+    plan: Plan
+    columns: tuple[Column, ...]
+    groups: Runs | None = None
+    once: Runs | None = None
+    rows: Runs | None = None
+
+    @property
+    def kept(self) -> list[Runs]:
+        return [each for each in (self.groups, self.once, self.rows) if each is not None]
+
+    def final(self, source: str) -> str:
+        """SELECT of rows of groups."""
+        return source if self.plan.final is None else stages.over(self.plan.final, source)
+
+
+@dataclass(slots=True)
+class _Relation:
+    name: str
+    columns: tuple[Column, ...]
+    parts: list[_Part] = field(default_factory=list)
+
+
+class SparkFlow:
+    """One view. Executors hold its state; the driver has changes, and what comes of the keys that they touch.
+
+    With `place` executors also read the tables while the view is built. With `keeps` it can be kept.
+    """
+
+    raw = True
+
+    def __init__(self, store: Store, script: Script, view: SqlView, place: Place | None, *, keeps: bool) -> None:
+        self.at: Binding | None = None
+        self.bad: dict[Table, list[tuple[int, int]]] = {}
+        self._store = store
+        self._place = place
+        self._schema = arrow_schema(view.columns)
+        self._begun = False
+        self._pieces: list[Mapping[str, pa.Table]] = []
+        self._added: list[tuple[Runs, pa.Table]] = []
+        self._labels: dict[str, str] = {}
+        self._tables = [table for table in script.tables if table.name in view.tables]
+        self._present = {
+            table.name: Runs(store, stages.counts(table.columns, stages.NEVER_LESS))
+            for table in self._tables
+            if table.diff
+        }
+        self._columns = {table.name: table.columns for table in self._tables}
+        plan = Plan.decode(view.plan)
+        self._relations = [_Relation(each.name, each.columns) for each in plan.inner]
+        self._relations.append(_Relation("", view.columns))
+        for relation, whole in zip(self._relations, [*(each.plan for each in plan.inner), plan], strict=True):
+            last = keeps and relation.name == ""
+            relation.parts = [self._part(part, last=last) for part in whole.union or (whole,)]
+        self.stages = [*self._present.values()]
+        self.stages += [runs for each in self._relations for part in each.parts for runs in part.kept]
+
+    def _part(self, plan: Plan, *, last: bool) -> _Part:
+        first = plan.sides[0].select.columns
+        made = _Part(plan, first if plan.final is None else plan.final.columns)
+        if plan.group is not None:
+            made.groups = Runs(self._store, stages.sums(plan.group, first))
+        if plan.distinct:
+            made.once = Runs(self._store, stages.counts(made.columns, stages.ONCE))
+        if last and not made.kept:
+            made.rows = Runs(self._store, stages.counts(made.columns, stages.ALL))
+        return made
+
+    @property
+    def builds(self) -> bool:
+        """See `Flow`."""
+        return self.at is None and (self._place is not None or not self._tables)
+
+    def open(self, at: Binding, kept: Sequence[Sequence[tuple[str, int, int]]]) -> None:
+        """Go on with these runs of its stages. Raises ValueError."""
+        for runs, found in zip(self.stages, kept, strict=True):
+            for name, rows, check in found:
+                runs.open(name, (rows, check))
+        self.at, self._begun = at, True
+
+    def kept(self) -> list[list[tuple[str, int, int]]]:
+        """Return the runs of its stages, all that it remembers."""
+        for runs in self.stages:
+            runs.flush()
+        return [[(run.name, run.rows, run.check) for run in runs.runs] for runs in self.stages]
+
+    def forget(self) -> None:
+        """Begin with nothing, whatever was kept."""
+        self.at, self._begun = None, False
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what executors hold."""
+        for runs in self.stages:
+            runs.drop(runs.runs)
+            runs.runs = []
+
+    def contents(self, tick: int) -> pa.Table:
+        """See `Flow`."""
+        with told_apart():
+            return self._arrow(
+                self._joined(self._relations[-1], [self._told(p, tick) for p in self._relations[-1].parts])
+            )
+
+    def build(self, start: Binding, inputs: Mapping[str, pa.Table]) -> pa.Table:
+        """See `Flow`."""
+        assert self._place is not None or not self._tables  # noqa: S101 - the runner asked
+        with told_apart():
+            known = {name: self._store.put(f"{self._label(name)}_in", table) for name, table in inputs.items()}
+            read = [
+                Counted(self._store.session, self._place, t, start) for t in self._tables if self._place is not None
+            ]
+            for each in read:
+                name = known[each.table.name] = f"{self._label(each.table.name)}_in"
+                columns = [quoted(column.name) for column in each.table.columns]
+                rows = each.frame.where(f"{BAD} IS NULL").selectExpr(*columns, f"{start.tick}L AS {TIME}", DIFF)
+                rows.createOrReplaceTempView(name)
+            found = self._whole(known, start.tick)
+            self.bad = {each.table: each.bad() for each in read}
+            return found
+
+    def step(self, inputs: Mapping[str, pa.Table], upper: int, *, more: bool = False) -> pa.Table:
+        """See `Flow`."""
+        with told_apart():
+            if more or self._pieces:
+                self._pieces.append(dict(inputs))
+                if more:
+                    return table_of((), self._schema)
+                whole = {name: pa.concat_tables([each[name] for each in self._pieces]) for name in inputs}
+                self._pieces = []
+                known = {name: self._store.put(f"{self._label(name)}_in", table) for name, table in whole.items()}
+                return self._whole(known, upper - 1)
+            return self._tick(inputs, upper)
+
+    # --- built at once, on executors ----------------------------------------------------------------------------------
+    def _whole(self, known: dict[str, str], tick: int) -> pa.Table:
+        for name, runs in self._present.items():
+            rows = stages.named(f"({self._filled(runs, known[name], tick)})", self._columns[name])
+            known[name] = self._view(f"{self._label(name)}_there", rows)
+        for relation in self._relations:
+            made = []
+            for part in relation.parts:
+                rows = stages.over(part.plan.sides[0].select, known[part.plan.sides[0].table])
+                if part.groups is not None:
+                    rows = part.final(f"({self._filled(part.groups, rows, tick)})")
+                for kept in (part.once, part.rows):
+                    rows = f"({self._filled(kept, rows, tick)})" if kept is not None else rows
+                made.append(rows)
+            known[relation.name] = self._view(f"{self._label(relation.name)}_rel", self._joined(relation, made))
+        self._begun = True
+        return self._arrow(f"SELECT * FROM {known['']}")
+
+    def _filled(self, runs: Runs, source: str, tick: int) -> str:
+        """Add all of a source to a stage that has nothing yet; SELECT its contents."""
+        runs.write(
+            f"SELECT * FROM ({runs.stage.delta(source, times=False)})" + (" WHERE n <> 0" if runs.stage.forgets else "")
+        )
+        return runs.stage.contents(runs.whole(), tick)
+
+    def _told(self, part: _Part, tick: int) -> str:
+        """SELECT what a part of the view says, out of its last stage."""
+        last = part.kept[-1]
+        rows = f"({last.stage.contents(last.whole(), tick)})"
+        return part.final(rows) if last is part.groups else rows
+
+    # --- changes of some ticks ----------------------------------------------------------------------------------------
+    def _tick(self, inputs: Mapping[str, pa.Table], upper: int) -> pa.Table:
+        if self._begun and not any(table.num_rows for table in inputs.values()):
+            return table_of((), self._schema)
+        known = {name: self._store.put(f"{self._label(name)}_in", table) for name, table in inputs.items()}
+        for name, runs in self._present.items():
+            rows = self._through(runs, known[name], upper)
+            named = stages.consolidated(stages.named(rows, self._columns[name]), self._columns[name])
+            known[name] = self._put(f"{self._label(name)}_there", named)
+        for relation in self._relations:
+            made = [self._changed(part, known[part.plan.sides[0].table], upper) for part in relation.parts]
+            if relation.name:
+                known[relation.name] = self._put(f"{self._label(relation.name)}_rel", self._joined(relation, made))
+        found = self._arrow(self._joined(self._relations[-1], made))
+        for runs, delta in self._added:
+            runs.add(delta)
+        self._added, self._begun = [], True
+        return found
+
+    def _changed(self, part: _Part, source: str, upper: int) -> str:
+        rows = stages.over(part.plan.sides[0].select, source)
+        if part.groups is not None:
+            rows = part.final(self._through(part.groups, rows, upper))
+        for kept in (part.once, part.rows):
+            rows = self._through(kept, rows, upper) if kept is not None else rows
+        return rows
+
+    def _through(self, runs: Runs, source: str, upper: int) -> str:
+        """SELECT what changes in a stage; it is to be added when all was found."""
+        stage = runs.stage
+        delta = self._store.session.sql(stage.delta(source, times=True)).toArrow()
+        begins = not stage.keys and not self._begun
+        if not delta.num_rows and not begins:
+            return f"(SELECT * FROM ({stage.contents(stage.none('NULL'), 0)}) WHERE false)"
+        view = self._store.put(f"{runs.label}_delta", delta)
+        if begins:  # the row of no rows is there from the first tick on
+            runs.write(f"SELECT * FROM {stage.none('0')}")
+        self._added.append((runs, delta))
+        if stage.weight == stages.ALL:
+            return f"({stage.passed(view)})"
+        found = f"({stage.out(runs.touched(delta, view), view)})"
+        if not begins:
+            return found
+        least = min(pc.min(delta.column("t")).as_py() if delta.num_rows else upper, upper - 1)
+        return f"({stage.contents(stage.none('0'), least)} UNION ALL SELECT * FROM {found})"
+
+    # --- SQL ----------------------------------------------------------------------------------------------------------
+    def _joined(self, relation: _Relation, parts: Sequence[str]) -> str:
+        """SELECT the rows of all parts of a relation."""
+        rows = " UNION ALL ".join(stages.named(part, relation.columns) for part in parts)
+        return stages.consolidated(rows, relation.columns)
+
+    def _label(self, name: str) -> str:
+        """A name of temporary relations: users call theirs anything."""
+        return self._labels.setdefault(name, f"v{id(self)}_{len(self._labels)}")
+
+    def _view(self, name: str, select: str) -> str:
+        self._store.session.sql(select).createOrReplaceTempView(name)
+        return name
+
+    def _put(self, name: str, select: str) -> str:
+        return self._store.put(name, self._store.session.sql(select).toArrow())
+
+    def _arrow(self, select: str) -> pa.Table:
+        found = self._store.session.sql(select).toArrow()
+        schema = table_of((), self._schema).schema
+        return found.rename_columns(schema.names).cast(schema)

@@ -1,0 +1,239 @@
+"""Views whose state Spark's executors keep: the chains that DuckDB's state gives, also after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pavane.dataflow.chain import Chain
+from pavane.dataflow.entries import CHAIN_HEADER, decode
+from pavane.dataflow.plain import PlainEngine
+from pavane.dataflow.ports import Binding, Engine, Script
+from pavane.dataflow.rows import Row, table_of, updates_of
+from pavane.dataflow.runner import ViewRunner
+from pavane.dataflow.sink import ChainSink, Home
+from pavane.dataflow.source import LogSource
+from pavane.dataflow.sql import parse
+from pavane.dataflow.ticks import Ticks
+from pavane.dataflow.types import arrow_schema
+from pavane.spark import kept as kept_state
+from pavane.spark import runs
+from pavane.spark.engine import SparkEngine
+from pavane.spark.kept import Keeping
+from pavane.spark.tables import Place
+from pavane.waltz.client import Waltz
+from tests.services.dataflow.oracle import SHAPES, wrong_ticks
+
+SUMS = "SELECT customer, count(*) AS n, sum(cents) AS total FROM orders GROUP BY customer"
+ROWS = 300
+FAR = 2.0**40
+AT = Binding(1, {0: 1}, 0)
+
+
+def engine_in(folder: Path, spark: SparkSession, place: Place | None = None) -> SparkEngine:
+    """It makes one checkpoint, where its views begin."""
+    return SparkEngine(spark, keeping=Keeping(str(folder), every_s=FAR), place=place)
+
+
+@pytest.mark.parametrize("shape", [SUMS, "SELECT DISTINCT customer, paid FROM orders"])
+def test_a_view_is_its_query_at_every_tick(shape: str, spark: SparkSession, tmp_path: Path) -> None:
+    assert shape in SHAPES
+    assert wrong_ticks(shape, 5, engine_in(tmp_path, spark), 6) == []
+
+
+class Counting:
+    """A client of the log that takes note of what the driver reads of the tables."""
+
+    def __init__(self, log: Waltz, partition: int) -> None:
+        self._log = log
+        self._partition = partition
+        self.seen: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    async def read(self, partition: int, start: int, stop: int) -> AsyncIterator[Any]:
+        async for each in self._log.read(partition, start, stop):
+            if partition == self._partition:
+                self.seen.append(each.id)
+            yield each
+
+
+def script(partition: int) -> Script:
+    return parse(f"""
+CREATE TABLE t (k STRING, x BIGINT, d DECIMAL(12,2)) USING waltz OPTIONS (partitions '{partition}', diff 'true');
+CREATE MATERIALIZED VIEW sums AS SELECT k, count(*) AS n, sum(x) AS s, avg(x) AS m, sum(d) AS d FROM t WHERE x <> 3
+  GROUP BY k;
+CREATE MATERIALIZED VIEW big AS SELECT k, s FROM sums WHERE s > 20;
+""")
+
+
+def row(number: int) -> bytes:
+    """Some rows are taken back, some before they came; one cannot be read."""
+    if number == ROWS // 2:
+        return b'{"k": "a", "x": "many", "__diff": 1}'
+    random = Random(number // 3 if number % 3 == 2 else number)
+    made = {
+        "k": random.choice(("a", "b", "", None)),
+        "x": random.choice((3, 7, 2**53, None)),
+        "d": random.choice((0.05, None)),
+    }
+    return json.dumps({**made, "__diff": -1 if number % 3 == 2 else 1}).encode()
+
+
+class Life:
+    """One process that keeps the views."""
+
+    def __init__(self, log: Any, made: Script, places: tuple[int, int, int], epoch: int, engine: Engine) -> None:
+        self.data, ticks, home = places
+        self.log = Counting(log, self.data)
+        self.ticks = Ticks(self.log, ticks, [self.data], lambda: 0)
+        chains = Home(self.log, home)
+        sinks = {v.name: ChainSink(chains, ticks, v, lambda: 0, lambda: f"{epoch}") for v in made.views}
+        self.source = LogSource(self.log)
+        self.views = ViewRunner([made], self.ticks, self.source, sinks, engine.open)
+        self.epoch = epoch
+
+    async def begin(self) -> None:
+        await self.views.open()
+        await self.views.step()
+        await self.views.allow((1, self.epoch))
+        await self.views.step()
+
+
+async def chains_of(log: Waltz, home: int, made: Script) -> dict[str, list[tuple[Row, int, int]]]:
+    chains = {view.name: Chain(view.name) for view in made.views}
+    found: dict[str, list[tuple[Row, int, int]]] = {name: [] for name in chains}
+    async for record in log.read(home, 0, await log.hwm(home) + 1):
+        entry = decode(record.header, record.data) if record.header == CHAIN_HEADER else None
+        assert entry is not None
+        table = chains[entry.chain].take(entry)
+        found[entry.chain] += updates_of(table) if table is not None else ()
+    return {name: sorted(updates, key=repr) for name, updates in found.items()}
+
+
+def test_executors_build_the_views_and_a_restart_opens_their_state(
+    spark: SparkSession,
+    servers: str,
+    partitions: Callable[[int], list[int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Step by step the chains are those of DuckDB's state, and the driver reads no row of the log that was there."""
+    monkeypatch.setattr(runs, "RECENT_ROWS", 0)  # so that runs are made and merged
+    data, ticks, one, other = partitions(4)
+    made = script(data)
+
+    async def grow(log: Waltz, lives: list[Life], rows: int) -> None:
+        for _ in range(rows):
+            number = await log.hwm(data) + 1
+            await log.append(data, row(number))
+            await lives[0].ticks.mint()
+            for life in lives:
+                await life.views.step()
+
+    async def play() -> None:
+        async with Waltz([servers]) as log:
+            written = await asyncio.gather(*(log.append(data, row(number)) for number in range(ROWS)))
+            with closing(PlainEngine()) as duck:
+                plain = Life(log, made, (data, ticks, other), 1, duck)
+                await plain.ticks.fence((1, 1))
+                await plain.ticks.mint()
+                await plain.begin()
+                place = Place((servers,))
+                spark_life = Life(log, made, (data, ticks, one), 1, engine_in(tmp_path, spark, place))
+                await spark_life.begin()
+                assert set(spark_life.log.seen) == {written[ROWS // 2]}, "the bad row alone"
+                assert spark_life.source.bad_count == plain.source.bad_count == 1
+                await grow(log, [plain, spark_life], 1)
+                await spark_life.views.close()
+                again = Life(log, made, (data, ticks, one), 2, engine_in(tmp_path, spark, place))
+                with caplog.at_level(logging.INFO, kept_state.__name__):
+                    await again.begin()
+                assert not [each for each in caplog.records if each.name == kept_state.__name__], caplog.text
+                assert set(again.log.seen) == {ROWS}, "what is behind the checkpoint alone"
+                await grow(log, [plain, again], 1)
+                assert await chains_of(log, one, made) == await chains_of(log, other, made)
+                assert all(not view.failure and view.upper > 1 for view in again.views.views)
+
+    asyncio.run(play())
+
+
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kept")
+    checkpoint_of(script(0), folder, spark)
+    return folder
+
+
+def checkpoint_of(made: Script, folder: Path, spark: SparkSession) -> None:
+    with closing(engine_in(folder, spark).open(made)) as opened:
+        rows = table_of([(("a", 1, None), 1, 1)], arrow_schema(made.tables[0].columns))
+        assert opened.flow(made.views[0]).step({"t": rows}, 2).num_rows == 1
+        opened.checkpoint({"sums": AT})
+
+
+def manifest_of(folder: Path) -> Path:
+    (found,) = folder.glob("*/manifest-*")
+    return found
+
+
+def cut(folder: Path) -> None:
+    manifest_of(folder).write_text(manifest_of(folder).read_text()[:-5])
+    for crc in folder.glob("*/.manifest*.crc"):
+        crc.unlink()
+
+
+def without_a_run(folder: Path) -> None:
+    for run in folder.glob("*/*/*.parquet"):
+        run.unlink()
+
+
+def flipped(folder: Path) -> None:
+    for run in folder.glob("*/*/*.parquet"):
+        run.write_bytes(run.read_bytes()[:-40] + bytes(40))
+
+
+BAD: dict[str, Callable[[Path], None]] = {
+    "no manifest": lambda folder: manifest_of(folder).unlink(),
+    "a manifest that was cut": cut,
+    "rows that are missing": without_a_run,
+    "a damaged run": flipped,
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_checkpoint_that_is_not_as_it_was_is_thrown_away_in_one_line(
+    name: str, kept: Path, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, made = tmp_path / "state", script(0)
+    shutil.copytree(kept, folder)
+    with closing(engine_in(folder, spark).open(made)) as opened:
+        assert opened.flow(made.views[0]).at == AT
+    BAD[name](folder)
+    with caplog.at_level(logging.INFO, kept_state.__name__), closing(engine_in(folder, spark).open(made)) as opened:
+        assert opened.flow(made.views[0]).at is None
+    assert [each.levelname for each in caplog.records if each.name == kept_state.__name__] == ["WARNING"], caplog.text
+    assert not any(folder.glob("*/*"))
+
+
+def test_a_checkpoint_of_another_plan_is_not_used(kept: Path, spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    shutil.copytree(kept, folder)
+    made = parse(
+        "CREATE TABLE t (k STRING, x BIGINT, d DECIMAL(12,2)) USING waltz OPTIONS (partitions '0', diff 'true');"
+        "CREATE MATERIALIZED VIEW sums AS SELECT DISTINCT k FROM t"
+    )
+    with closing(engine_in(folder, spark).open(made)) as opened:
+        assert opened.flow(made.views[0]).at is None
