@@ -88,7 +88,7 @@ class SparkSpec(Model):
         default=None, min_length=1, max_length=CHECKPOINT_MAX_CHARACTERS, json_schema_extra=marked(Mark.POD)
     )
     """Where the state of views is kept: a folder of driver and executors, or a URL that Spark's Hadoop client reads.
-    Each pod has a part of its own. Default: the pod's temporary volume; with master kubernetes, the driver's memory."""
+    Each pod has a part of its own. Default: the driver's memory, from the log at each start."""
 
 
 class WaltzClusterRef(Model):
