@@ -137,7 +137,10 @@ async def test_a_log_keeps_something(cluster: Cluster, retention: dict[str, Any]
     spec = {"metadata": {"raftClusterRef": {"name": "registry"}}, "retention": retention}
     body = {"metadata": {"name": "ledger", "namespace": "default"}, "spec": spec}
     if not said:
-        assert (await cluster.create("waltzclusters.pavane.dev", body))["spec"]["retention"] == retention
+        assert (await cluster.create("waltzclusters.pavane.dev", body))["spec"]["retention"] == {
+            "respectConsumers": True,
+            **retention,
+        }
         return
     with pytest.raises(ApiError) as refused:
         await cluster.create("waltzclusters.pavane.dev", body)
