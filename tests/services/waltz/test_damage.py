@@ -2,15 +2,21 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pavane.wal import DiskFolder
 from pavane.waltz.client import Rejected, Unavailable, Waltz
+from pavane.waltz.core.node import Node
+from pavane.waltz.core.outputs import ReadMeta, Send, WriteMeta
+from pavane.waltz.core.session import REJOIN_S, StoreSession
 from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage import Directory
+from pavane.waltz.wire import storage as s
 from tests.services.waltz.running import ANSWER_S, KEY, Log, running_log
 from tests.services.waltz.test_power_loss import record
 
@@ -123,3 +129,49 @@ def test_an_index_that_rots_is_damage_and_no_crash(tmp_path: Path, junk: bytes) 
         files.read(4, 3)
     assert files.fault
     directory.close()
+
+
+def test_a_copy_is_rebuilt_while_appends_never_stop(tmp_path: Path) -> None:
+    directories = {str(node): Directory(DiskFolder(tmp_path / str(node)), KEY, 1) for node in range(3)}
+    for directory in directories.values():
+        directory.assign([0])
+    nodes = {name: Node(directory, disk_reserve_bytes=0) for name, directory in directories.items()}
+    rotten = directories["0"].partition(0)
+    assert rotten is not None
+    numbers, meta = iter(range(RECORDS, 9 * RECORDS)), None
+
+    def run(session: StoreSession, outputs: Sequence[Any]) -> None:
+        nonlocal meta
+        waiting = deque(outputs)
+        while waiting:
+            match waiting.popleft():
+                case ReadMeta():
+                    waiting += session.metadata(0.0, meta, -1 if meta is None else 0)
+                case WriteMeta() as write:
+                    meta = write.meta
+                    waiting += session.written(0.0, done=True, version=0)
+                case Send(node, message):
+                    nodes[node].arrive(message.head)
+                    (answer,) = nodes[node].execute([message])
+                    if isinstance(message, s.Append) and node == "0" and rotten.fault:
+                        # With each piece that the copy gets another record is committed: it is never as far.
+                        run(session, session.append(0.0, [record(next(numbers))]))
+                    waiting += session.response(0.0, node, answer)
+
+    first, second = (StoreSession(0, 1, list(nodes), nodes) for _ in range(2))
+    run(first, first.start(0.0))
+    run(first, first.append(0.0, [record(number) for number in range(RECORDS)]))
+    assert rotten.max_txid == first.hwm == RECORDS - 1
+    file = tmp_path / "0" / "0" / f"{0:019d}.seg"
+    data = bytearray(file.read_bytes())
+    data[-10] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(Damaged):
+        rotten.read(RECORDS - 1, 1)
+    first.close("a copy is damaged")
+    run(second, second.start(0.0))
+    run(second, second.tick(REJOIN_S))
+    assert rotten.available, rotten.fault
+    assert second.hwm > RECORDS
+    for directory in directories.values():
+        directory.close()

@@ -92,7 +92,8 @@ class Copying(Asking, ABC):
 
     def _equal(self, nodes: Sequence[str]) -> Generator[Step, Any, bool | None]:
         """Let nodes read, and check, what is committed by now: whether all have the same, ``None`` if one cannot."""
-        txid, last = self.keeping.first, self.hwm
+        rebuilt = [replica.hwm for node in nodes if (replica := self._replicas[node]).rebuilding]
+        txid, last = self.keeping.first, min([self.hwm, *rebuilt])  # what is committed meanwhile it copies as others do
         while txid <= last:
             count, heads = min(s.RECORDS_MAX, last - txid + 1), None
             for node in nodes:
