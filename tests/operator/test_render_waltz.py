@@ -149,15 +149,17 @@ def test_clients_are_asked_for_certificates_where_the_resource_says_so_alone(tmp
     assert RENDERER.standing(of, revision(of, 2)) == RENDERER.standing(plain, revision(plain, 2))
 
     assert "Secret ledger-client" not in shared(of), "nobody could connect with it"
-    encoded = {name: base64.b64encode(name.encode()).decode() for name in ("ca.crt", "client.crt", "client.key")}
+    encoded = {
+        name: base64.b64encode(name.encode()).decode() for name in ("ca.crt", "client.client.crt", "client.client.key")
+    }
     found = shared(of, {**READY, "ledger-clients": {"data": encoded}})
     assert found["ConfigMap ledger-clients"].body["data"] == {"ca.crt": "ca.crt"}
     data = {name: base64.b64decode(value) for name, value in found["Secret ledger-client"].body["data"].items()}
     assert data == {
         "servers": b"ledger.data.svc:55180\n",
         "ca.crt": b"authority",
-        "tls.crt": b"client.crt",
-        "tls.key": b"client.key",
+        "tls.crt": b"client.client.crt",
+        "tls.key": b"client.client.key",
     }
 
 
@@ -173,12 +175,12 @@ def test_each_client_with_a_rule_gets_a_secret_and_servers_its_rights(tmp_path: 
         ("billing", frozenset({Right.APPEND}), frozenset({1})),
     ]
     assert RENDERER.standing(of, revision(of, 2)) == RENDERER.standing(resource(1, 2), revision(resource(1, 2), 2))
-    files = ("ca.crt", "client.crt", "client.key", "billing.crt", "billing.key")
-    encoded = {name: base64.b64encode(name.encode()).decode() for name in files}
+    files = (f"client.{name}.{kind}" for name in ("client", "billing") for kind in ("crt", "key"))
+    encoded = {name: base64.b64encode(name.encode()).decode() for name in ("ca.crt", *files)}
     made = shared(of, {**READY, "ledger-clients": {"data": encoded}})
     for secret, name in (("ledger-client", "client"), ("ledger-client-billing", "billing")):
         data = made[f"Secret {secret}"].body["data"]
-        assert base64.b64decode(data["tls.key"]) == f"{name}.key".encode()
+        assert base64.b64decode(data["tls.key"]) == f"client.{name}.key".encode()
         assert data.keys() == {"servers", "ca.crt", "tls.crt", "tls.key"}
 
 

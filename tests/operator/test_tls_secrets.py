@@ -166,13 +166,13 @@ def test_clients_have_an_authority_of_their_own_and_each_a_certificate_for_one_e
     store = Store()
     store.settle()
     assert "queue-clients" not in store.children
-    store.clients = ("client", "billing")
+    store.clients = ("client", "billing", "ca")  # whatever name a rule has
     store.settle()
     issued, pods = store.data("queue-clients"), store.data("queue-tls")
     assert issued["ca.crt"] != pods["ca.crt"]
     assert issued["ca.crt"] == store.data("queue-clients-ca")["tls.crt"]
     for name in store.clients:
-        found = x509.load_pem_x509_certificate(issued[f"{name}.crt"])
+        found = x509.load_pem_x509_certificate(issued[f"client.{name}.crt"])
         assert (found.subject.rfc4514_string(), dns_names(found)) == (f"CN={name}", (name,))
         usage = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -180,9 +180,9 @@ def test_clients_have_an_authority_of_their_own_and_each_a_certificate_for_one_e
     store.clients = ("client", "audit")
     store.settle()
     now = store.data("queue-clients")
-    assert now["client.crt"] == issued["client.crt"]
-    assert {"audit.crt", "audit.key"} <= now.keys()
-    assert "billing.key" not in now
+    assert now["client.client.crt"] == issued["client.client.crt"]
+    assert {"client.audit.crt", "client.audit.key"} <= now.keys()
+    assert "client.billing.key" not in now
 
 
 def test_all_certificates_of_clients_are_taken_back_with_their_authority() -> None:
@@ -195,7 +195,7 @@ def test_all_certificates_of_clients_are_taken_back_with_their_authority() -> No
     store.settle()
     now = store.data("queue-clients")
     assert before["ca.crt"] not in now["ca.crt"]
-    assert now["client.crt"] != before["client.crt"]
+    assert now["client.client.crt"] != before["client.client.crt"]
     assert store.data("queue-tls") == pods
 
 
@@ -210,7 +210,7 @@ def test_while_an_authority_of_clients_is_replaced_each_of_them_counts() -> None
         store.settle()
         for name in store.clients:
             data = store.data("queue-clients")
-            found = x509.load_pem_x509_certificate(data[f"{name}.crt"])
+            found = x509.load_pem_x509_certificate(data[f"client.{name}.crt"])
             assert found.not_valid_after_utc > store.now
             assert found.issuer in {one.subject for one in authorities_in(data["ca.crt"])}
         trusted.append(len(authorities_in(store.data("queue-clients")["ca.crt"])))

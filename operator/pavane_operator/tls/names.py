@@ -14,8 +14,13 @@ def client_authority_secret(resource: str) -> str:
 
 
 def issued_secret(resource: str) -> str:
-    """The Secret with all that is issued to clients, which no pod sees: `ca.crt`, and `{client}.crt` and `.key`."""
+    """The Secret with all that is issued to clients, which no pod sees: `ca.crt`, and `client.{client}.crt`, `.key`."""
     return f"{resource}-clients"
+
+
+def issued_stem(client: str) -> str:
+    """How the files of a client begin there; a client may be called `ca`."""
+    return f"client.{client}"
 
 
 def certificate_secret(resource: str, tls: TlsSpec) -> str:

@@ -42,7 +42,13 @@ from pavane_operator.tls.certificates import (
     new_certificate,
 )
 from pavane_operator.tls.issue import AUTHORITY_LIVES, Authority, Leaf, Terms, due
-from pavane_operator.tls.names import authority_secret, certificate_secret, client_authority_secret, issued_secret
+from pavane_operator.tls.names import (
+    authority_secret,
+    certificate_secret,
+    client_authority_secret,
+    issued_secret,
+    issued_stem,
+)
 
 FORMER_CERTIFICATE_KEY = "former.crt"
 FORMER_KEY_KEY = "former.key"
@@ -138,7 +144,7 @@ def _self_signed(resource: Resource, children: tuple[Child, ...], identity: Iden
     issuing = [own]
     if identity.clients:
         # An authority of their own: who has one of these certificates is no pod of the resource, to nobody.
-        wanted = {client: (client,) for client in identity.clients}
+        wanted = {issued_stem(client): (client,) for client in identity.clients}
         theirs = client_authority_secret(resource.name), issued_secret(resource.name)
         issuing.append(_Issuing(*theirs, "Opaque", wanted, CLIENT_END))
     decided = [_issued(resource, children, identity, each, now) for each in issuing]

@@ -20,7 +20,7 @@ from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
 from pavane_operator.objects.policies import Ports, network_policies
 from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
 from pavane_operator.plan.port import NOTHING
-from pavane_operator.tls.names import certificate_secret, issued_secret
+from pavane_operator.tls.names import certificate_secret, issued_secret, issued_stem
 
 KEPT_BY_REPAIRS = ("clusterName", "metadata", "partitions", "storage", "tls")
 """Fields that volumes and the metadata store depend on (2.13)."""
@@ -143,9 +143,10 @@ class WaltzRenderer(BaseRenderer):
         for name in clients(resource) or ("",):
             pair = {}
             if name:
-                if f"{name}.key" not in issued:
+                stem = issued_stem(name)
+                if f"{stem}.key" not in issued:
                     continue
-                pair = {CERTIFICATE_FILE: issued[f"{name}.crt"], KEY_FILE: issued[f"{name}.key"]}
+                pair = {CERTIFICATE_FILE: issued[f"{stem}.crt"], KEY_FILE: issued[f"{stem}.key"]}
             client = owned(resource, "v1", "Secret", names.client_secret(resource.name, name), labels)
             found.append(Manifest.of(client | {"type": "Opaque", "data": data | pair}))
         return tuple(found)
