@@ -32,7 +32,7 @@ from pavane.waltz.wire.locks import lock_hash
 from pavane.waltz.wire.messages import MountState
 from pavane.waltz.wire.storage import Head
 from pavane.waltz.wire.tables import REQUESTS, RESPONSES, Table
-from pavane.wire import LocalProtocolError, ProtocolError, RemoteProtocolError, Stage
+from pavane.wire import LimitExceeded, LocalProtocolError, ProtocolError, RemoteProtocolError, Stage
 
 REQID = ReqId(0x01020304, 0x05060708, 0x090A0B0C, 0x0D0E0F10)
 KEY = uuid.UUID("11223344-5566-7788-99aa-bbccddeeff00")
@@ -391,6 +391,14 @@ def test_a_damaged_batch_is_not_taken(at: int) -> None:
     client.receive(data)
     with pytest.raises(RemoteProtocolError):
         client.message()
+
+
+def test_what_a_consumer_says_of_itself_is_short_for_a_thousand_requests_may_wait() -> None:
+    request = messages.ConsumerRequest(ReqId(1, 1, 0, 1), messages.ConsumerAction.START, "billing", 0, 0, "")
+    body = bytes(REQUESTS[5].encode(request))
+    assert REQUESTS[5].decode(body) == request
+    with pytest.raises(LimitExceeded, match="TEXT_BYTES_MAX"):
+        REQUESTS[5].decode(body[:-4] + (1 << 20).to_bytes(4, "big") + bytes(1 << 20))
 
 
 def test_a_null_lock_array_is_told_from_other_faults() -> None:

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import NamedTuple, Protocol, Self
 
 from pavane.waltz.client.transaction import Transaction
-from pavane.waltz.core.retention import no_consumer
+from pavane.waltz.core.retention import WHO_CHARACTERS_MAX, no_consumer
 from pavane.waltz.errors import rejected
 from pavane.waltz.wire import messages as m
 
@@ -63,7 +63,7 @@ class Consumer:
     def __init__(self, log: Read, name: str, who: str | None) -> None:
         self._log = log
         self.name = name
-        self._who = f"{socket.gethostname()}:{os.getpid()}" if who is None else who
+        self._who = (f"{socket.gethostname()}:{os.getpid()}" if who is None else who)[:WHO_CHARACTERS_MAX]
         self._since: dict[int, int] = {}
 
     async def position(self, partition: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from pavane.wire import LimitExceeded, LocalProtocolError, RemoteProtocolError
 
 ELEMENTS_MAX = 65_536  # of one list: more partitions or locks than anybody has, and a bound for what one frame costs
+TEXT_BYTES_MAX = 4096  # of what stands in a request that may have to wait: a thousand of a connection do
 NULL_LOCKS = "null-locks"  # Java ignores an append whose lock array is null and keeps the connection; so do we
 T = TypeVar("T")
 M = TypeVar("M")
@@ -198,12 +199,13 @@ class CheckedData:
 
 
 class Text:
-    """int32 length and UTF-8; with ``nullable`` a negative length is ``None``."""
+    """int32 length and UTF-8; with ``nullable`` a negative length is ``None``. ``short``: TEXT_BYTES_MAX at most."""
 
     size_min = 4
 
-    def __init__(self, *, nullable: bool = False) -> None:
+    def __init__(self, *, nullable: bool = False, short: bool = False) -> None:
         self._nullable = nullable
+        self._short = short
 
     def put(self, out: bytearray, value: str | None) -> None:
         """Append ``value``."""
@@ -222,6 +224,8 @@ class Text:
         if self._nullable and _INT32.unpack_from(body, at)[0] < 0:
             return None, at + 4
         data, at = DATA.get(body, at)
+        if self._short and len(data) > TEXT_BYTES_MAX:
+            raise LimitExceeded("TEXT_BYTES_MAX", len(data), TEXT_BYTES_MAX)
         try:
             return data.decode(), at
         except UnicodeDecodeError as error:
@@ -463,6 +467,7 @@ DATA = Data()
 CHECKED_DATA = CheckedData()
 TEXT = Text()
 NULLABLE_TEXT = Text(nullable=True)
+SHORT_TEXT = Text(short=True)
 JAVA_TEXT = JavaText()
 INTS = Ints()
 LOCKS = Ints(null=NULL_LOCKS)

@@ -21,6 +21,7 @@ from pavane.waltz.wire.fields import (
     INTS,
     LOCKS,
     REQID,
+    SHORT_TEXT,
     SOME_INTS,
     TEXT,
     ChecksumError,
@@ -229,7 +230,7 @@ _C5: Rows = {
     37: _Appends(m.AppendIdempotent, REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, INT32, INT64, INT32, CHECKED_DATA),
     45: Layout(m.ViewRequest, REQID, INT32),
     47: Layout(m.TrimRequest, REQID, INT64, INT32),
-    49: Layout(m.ConsumerRequest, REQID, Enumerated(BYTE, m.ConsumerAction), TEXT, INT64, INT64, TEXT),
+    49: Layout(m.ConsumerRequest, REQID, Enumerated(BYTE, m.ConsumerAction), SHORT_TEXT, INT64, INT64, SHORT_TEXT),
 }
 
 _S0: Rows = {
