@@ -46,11 +46,11 @@ def request_path(root: str) -> str:
 
 
 async def adopt_if_asked(
-    store: Metadata, config: ClusterConfig, generation: int, tls: ssl.SSLContext | None
+    store: Metadata, config: ClusterConfig, generation: int, tls: ssl.SSLContext | None, *, hold: bool = False
 ) -> Adoption | None:
     """Look whether an adoption is asked for, carry it out and answer; ``None``: there was nothing to do.
 
-    Raises ``MetadataError``.
+    ``hold`` as ``adopt_cluster``. Raises ``MetadataError``.
     """
     path = request_path(config.root)
     node = await store.get(path)
@@ -67,7 +67,7 @@ async def adopt_if_asked(
     admins = [f"{address.rpartition(':')[0]}:{config.admin_port}" for address in config.storage]
     rollout = Rollout(asked.generation, asked.servers)
     try:
-        found = await adopt_cluster(store, config, admins, tls, rollout, dry_run=asked.dry_run)
+        found = await adopt_cluster(store, config, admins, tls, rollout, dry_run=asked.dry_run, hold=hold)
         answer = asked.model_copy(update=_summary(found))
     except (WaltzError, MetadataError) as error:
         answer = asked.model_copy(update={"state": "refused", "why": str(error)})

@@ -126,6 +126,8 @@ class WaltzPod(StagedPod[WaltzRole]):
                 raise SettingsError("PAVANE_WALTZ_CLIENTS needs PAVANE_TLS: there are no certificates without TLS")
             client_tls = known.mutual_port
         rules = config.client_rights
+        policy = Policy(config.retention_bytes, config.retention_age_ms, respect=config.retention_respects_consumers)
+        self._holds = policy.limited and policy.respect
         self._server = WaltzServer(
             ClusterConfig(
                 config.cluster_name,
@@ -141,7 +143,7 @@ class WaltzPod(StagedPod[WaltzRole]):
             generation=settings.generation,
             client_tls=client_tls,
             storage_tls=self._storage_tls,
-            policy=Policy(config.retention_bytes, config.retention_age_ms, respect=config.retention_respects_consumers),
+            policy=policy,
             rights=Rights(None if rules is None else [Rule(one.identity, one.may, one.partitions) for one in rules]),
         )
         self._judged = self._ours = False
@@ -207,7 +209,8 @@ class WaltzPod(StagedPod[WaltzRole]):
         """Where the metadata were lost: make them again if somebody asks for it."""
         server = self._server
         with contextlib.suppress(MetadataError):
-            done = await adopt_if_asked(server.metadata, server.config, self._role.generation, self._storage_tls)
+            generation, tls = self._role.generation, self._storage_tls
+            done = await adopt_if_asked(server.metadata, server.config, generation, tls, hold=self._holds)
             if done is not None:
                 _logger.warning("adoption of the log: %s", done.model_dump_json())
 

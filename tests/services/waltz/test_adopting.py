@@ -16,15 +16,19 @@ from pavane.raft.server import RaftServer
 from pavane.waltz.aio.adopting import adopt_cluster
 from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.client import Waltz, WaltzError
+from pavane.waltz.core import storing
+from pavane.waltz.core.retention import Policy
 from pavane.waltz.errors import StorageRefused
-from pavane.waltz.state.adoption import CLIENT_STEP, COUNTED_FROM_S, SESSION_STEP, Copy, adopt, counter
+from pavane.waltz.state.adoption import CLIENT_STEP, COUNTED_FROM_S, HOLDER, SESSION_STEP, Copy, adopt, counter
 from pavane.waltz.state.recovery import Info, Member, Plan, Report, Verdict, classify, resolve
+from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.blobs import UNRESOLVED, Rollout
 from tests.services.eventually import eventually
 from tests.services.raft.peers import free_urls
 from tests.services.raft.test_client_cluster import IDENT
 from tests.services.waltz import running
-from tests.services.waltz.running import Log, running_log
+from tests.services.waltz.running import Log, RawClient, running_log
+from tests.services.waltz.test_consumers import BYTES_MAX
 
 NODES = ("a", "b", "c")
 PARTITIONS = 2
@@ -154,6 +158,36 @@ async def test_an_owner_that_has_not_noticed_writes_nothing_any_more(tmp_path: P
                 writer.sent.add(b"new")
                 await writer.check(other)
         assert not any(one.healthy for one in old.running.owned.values())
+
+
+async def test_what_consumers_need_is_kept_though_nobody_knows_of_them_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a client that calls itself by the last id there is leaves ids for those that come."""
+    monkeypatch.setattr(storing, "LOOK_S", 0.05)
+    async with running_log(tmp_path, policy=Policy(bytes_max=BYTES_MAX)) as log:
+        await log.settled()
+        raw = await RawClient.connect(log.servers[0].port, client=(1 << 31) - 1)
+        await raw.mount()
+        raw.append(b"by the last one")
+        assert await raw.next(m.AppendAck)
+        raw.hang_up("done")
+        async with Waltz(servers(log)) as client:
+            await client.consumer("billing").start(0, 0)
+            for _ in range(2 * BYTES_MAX // 1000):
+                await client.append(0, bytes(1000))
+        await log.servers.pop().stop()
+        log.metadata = MemoryMetadata()
+        await adopt_cluster(log.metadata, log.config, admins(log), None, None, hold=True)
+        owned = (await log.start_server()).running.owned
+        await log.settled()
+        await eventually(lambda: [(one.name, one.held_ms >= 0) for one in owned[0].consumers()] == [(HOLDER, True)])
+        assert owned[0].first == 0
+        async with Waltz(servers(log)) as client:
+            assert await client.consumer("billing").start(0, 0) == 0
+            await client.consumer(HOLDER).remove(0)
+            await client.consumer("billing").commit(0, 20)
+            await eventually(lambda: owned[0].first == 21)
 
 
 def test_who_took_part_in_the_last_session_is_believed() -> None:

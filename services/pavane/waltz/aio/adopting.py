@@ -12,7 +12,7 @@ from pavane.waltz.aio.admin import StorageAdmin
 from pavane.waltz.aio.cluster import COUNTER_BYTES, ClusterConfig, check_tree, make_tree
 from pavane.waltz.aio.links import StorageLink
 from pavane.waltz.errors import StorageRefused, WaltzError
-from pavane.waltz.state.adoption import Adopted, Copy, adopt, counter
+from pavane.waltz.state.adoption import CLIENTS_MAX, Adopted, Copy, adopt, counter
 from pavane.waltz.state.metadata import Metadata, Paths
 from pavane.waltz.state.recovery import EMPTY, NEVER
 from pavane.waltz.wire import blobs
@@ -31,10 +31,12 @@ async def adopt_cluster(
     rollout: blobs.Rollout | None,
     *,
     dry_run: bool = False,
+    hold: bool = False,
 ) -> list[Adopted]:
     """Make the tree again, so that servers of ``rollout`` open every partition with all that was acknowledged.
 
     ``admins`` are the admin ports of ``config.storage``, in its order. With ``dry_run`` nothing is fenced or changed.
+    ``hold``: servers drop what is old unless consumers need it, so nothing goes before these have begun again.
     Raises ``StorageRefused`` where the metadata store holds this cluster, or a partition has too few copies, and
     ``MetadataError`` as the store does. It may be called again after a failure.
     """
@@ -48,12 +50,13 @@ async def adopt_cluster(
         raise StorageRefused(f"the metadata store holds this log, at {config.root}: there is nothing to be adopted")
     looks = await asyncio.gather(*(_look(admin, config, tls) for admin in admins))
     told = {node: copies for node, copies in zip(config.storage, looks, strict=True) if copies}
-    found = _judge(config, told, {})
+    hold_ms = int(1000 * time.time()) if hold else 0
+    found = _judge(config, told, {}, hold_ms)
     if dry_run:
         return found
     fences = {one.partition: one.metadata.session for one in found if one.metadata is not None}
     held = await asyncio.gather(*(_fenced(node, config, tls, fences) for node in told))
-    found = _judge(config, dict(zip(told, held, strict=True)), fences)
+    found = _judge(config, dict(zip(told, held, strict=True)), fences, hold_ms)
     used = max((copy.client for copies in held for copy in copies.values()), default=0)
     number = counter(time.time(), used).to_bytes(COUNTER_BYTES, "big")
     nodes = {paths.client_ids: number, paths.server_ids: number}
@@ -71,11 +74,13 @@ async def adopt_cluster(
     return found
 
 
-def _judge(config: ClusterConfig, told: Mapping[str, Mapping[int, Copy]], fences: Mapping[int, int]) -> list[Adopted]:
+def _judge(
+    config: ClusterConfig, told: Mapping[str, Mapping[int, Copy]], fences: Mapping[int, int], hold_ms: int
+) -> list[Adopted]:
     def of(number: int) -> dict[str, Copy]:
         return {node: copies[number] for node, copies in told.items() if number in copies}
 
-    return [adopt(one, config.storage, of(one), fences.get(one, NEVER)) for one in range(config.partitions)]
+    return [adopt(one, config.storage, of(one), fences.get(one, NEVER), hold_ms) for one in range(config.partitions)]
 
 
 async def _look(address: str, config: ClusterConfig, tls: ssl.SSLContext | None) -> dict[int, Copy]:
@@ -161,7 +166,8 @@ class _Node:
         except StorageRefused as error:
             return Copy(NEVER, EMPTY, EMPTY, str(error))
         used = [(record.reqid.generation, record.reqid.client) for record in tail.records]
-        generation, client = (max((each[at] for each in used), default=0) for at in (0, 1))
+        generation = max((each[0] for each in used), default=0)
+        client = max((each[1] for each in used if each[1] < CLIENTS_MAX), default=0)
         return Copy(info.session, info.lwm, last, "", first, generation, client)
 
     def _heard(self, _: str, messages: Sequence[Any]) -> None:

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from pavane.waltz.errors import StorageRefused
 from pavane.waltz.state.recovery import EMPTY, NEVER
-from pavane.waltz.wire.blobs import UNRESOLVED, PartitionMetadata, ReplicaState
+from pavane.waltz.wire.blobs import UNRESOLVED, Consumer, PartitionMetadata, ReplicaState
 
 SESSION_STEP = 1 << 32  # beyond every fence: of store sessions that never opened nothing is left but that
 GENERATION_STEP = 1 << 16  # beyond every generation: of one in which nothing was appended nothing is left
 CLIENT_STEP = 1 << 20  # beyond every client id: of a client that has appended nothing lately nothing is left
+CLIENTS_MAX = 1 << 30  # ids from here on no counter has given out: a client named itself so
+HOLDER = "adopted"  # the consumer for which retention waits, while those that there were have not begun again
 COUNTED_FROM_S = 1_577_836_800  # 2020: counters go on at seconds since then, which two adoptions never share
 
 
@@ -43,10 +45,13 @@ class Adopted:
     metadata: PartitionMetadata | None
 
 
-def adopt(partition: int, nodes: Sequence[str], copies: Mapping[str, Copy], fence: int = NEVER) -> Adopted:
+def adopt(
+    partition: int, nodes: Sequence[str], copies: Mapping[str, Copy], fence: int = NEVER, hold_ms: int = 0
+) -> Adopted:
     """Return what the metadata of a partition have to say; ``copies`` are of the ``nodes`` that answered.
 
-    ``fence`` is the least session id that they obey.
+    ``fence`` is the least session id that they obey. ``hold_ms``, the time if it is given: retention, which waited for
+    consumers of which nobody knows any more, drops nothing until a person removes consumer HOLDER.
 
     Those that took part in the newest store session keep what they have and vote. Nothing tells how much of the log the
     others hold, or whether they acknowledged more than they have now: they count as disks that were set back.
@@ -78,7 +83,9 @@ def adopt(partition: int, nodes: Sequence[str], copies: Mapping[str, Copy], fenc
     generation = max(copy.generation for copy in usable.values()) + GENERATION_STEP
     start = max(copy.first for copy in kept.values())
     last = max(copy.last for copy in kept.values())
-    return Adopted(partition, last, tuple(kept), anew, PartitionMetadata(generation, session, tuple(states), start))
+    holder = (Consumer(HOLDER, start, hold_ms, hold_ms, "pavane waltz adopt"),) if hold_ms else ()
+    metadata = PartitionMetadata(generation, session, tuple(states), start, holder)
+    return Adopted(partition, last, tuple(kept), anew, metadata)
 
 
 def counter(now_s: float, used: int) -> int:
