@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pavane.dataflow.rows import stream_of
+from pavane.dataflow.rows import check_times, stream_of
 
 
 @dataclass(slots=True)
@@ -50,12 +50,14 @@ def _column(record: Record, wanted: pa.Field) -> pa.ChunkedArray:
     while pending:  # halves, the first one on top
         start, values = pending.pop()
         try:
-            parts += values.cast(wanted.type).chunks
+            fitted = values.cast(wanted.type)
+            check_times(fitted)
+            parts += fitted.chunks
         except pa.ArrowNotImplementedError as error:  # no value of this type ever fits
             for row in range(start, start + len(values)):
                 record.problems.setdefault(row, f"column {wanted.name!r}: {error}")
             parts.append(pa.nulls(len(values), wanted.type))
-        except pa.ArrowException as error:
+        except (pa.ArrowException, OverflowError) as error:
             half = len(values) // 2
             if half:
                 pending += [(start + half, values.slice(half)), (start, values.slice(0, half))]

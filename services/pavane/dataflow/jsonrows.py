@@ -17,6 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pa_json
 
+from pavane.dataflow.rows import check_times
+
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d(:\d\d(\.\d{1,6})?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?")
 DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
@@ -87,7 +89,9 @@ def fast(items: list[bytes], schema: pa.Schema) -> tuple[pa.Table, list[int]] | 
         table = table.cast(schema)
         if any(pa.types.is_decimal(kind) for kind in schema.types):
             table.validate(full=True)  # The parser takes more digits than the type has.
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
+        for column in table.columns:
+            check_times(column)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError, OverflowError):
         return None
     return table, [item.count(b"\n") + 1 if item else 0 for item in filled]
 

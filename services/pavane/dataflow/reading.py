@@ -64,7 +64,7 @@ def _letter(found: re.Match[str]) -> str:
     short, long, octal, letter = found.groups()
     if short or long:
         number = int(short or long, 16)
-        if number > sys.maxunicode:
+        if number > sys.maxunicode or 0xD800 <= number < 0xE000:  # half a surrogate pair
             raise ValueError(f"{found[0]} is no letter")
         return chr(number)
     return chr(int(octal, 8)) if octal else _LETTERS.get(letter, letter)

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pavane.dataflow.ports import DIFF, TIME
 
@@ -42,6 +43,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, date | datetime | time):
         return value.isoformat()
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def check_times(column: pa.ChunkedArray) -> None:
+    """Raises OverflowError for a date or time outside of the years 1 to 9999, which Arrow holds and Python does not."""
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        pc.min_max(column).as_py()
 
 
 def updates_of(table: pa.Table) -> Iterator[tuple[Row, int, int]]:

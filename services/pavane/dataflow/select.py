@@ -119,7 +119,7 @@ class Planner:
             bound = grouping.bind(item.unalias())
             if bound.type == NULL:
                 self._places.refuse(item, "a column that is always NULL has no type", "CAST it.")
-            if not isinstance(item, exp.Alias | exp.Column):
+            if not isinstance(item, exp.Alias | exp.Column) or not item.alias_or_name:
                 self._places.refuse(item, f"{item.sql(dialect='spark')} has no name", "Write AS NAME behind it.")
             if item.alias_or_name.lower() in (TIME, DIFF):
                 self._places.refuse(item, f"{item.alias_or_name} is no name of a column", "Write AS NAME behind it.")

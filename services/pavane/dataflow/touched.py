@@ -15,8 +15,8 @@ from pavane.dataflow.ports import DIFF, TIME, Column, Table
 
 SPARE = 16
 """Rows that a front keeps beyond those that are asked for: so many can be taken back before all are looked at again."""
-PLACE = "__place"
-"""Of a row among those of its table that came in the step."""
+PLACE = "place in step"
+"""Of a row among those of its table that came in the step; no user's column has a blank in its name."""
 MACROS = (
     # A double is a whole number of steps of 2^(32 b), with at most 87 bits. What is no number has bins of its own.
     "CREATE TEMP MACRO bin_of(x) AS CASE WHEN isnan(x) THEN 102 WHEN isinf(x) THEN CASE WHEN x > 0 THEN 100 ELSE 101"
@@ -66,8 +66,10 @@ class Latest(Counts):
         keys = listed(self._keys)
         there = " OR ".join(f"{name} IS NOT NULL" for name in self._rest) or "FALSE"
         return (
-            f"WITH came AS MATERIALIZED (SELECT {listed(self._made)}, CAST({TIME} AS BIGINT) AS t FROM {source} "
-            f"QUALIFY row_number() OVER (PARTITION BY {listed(self._keys, 't')} ORDER BY {PLACE} DESC) = 1), "
+            # By themselves, as a user's column may be called `t` or `c0`, too.
+            f"WITH named AS (SELECT {listed(self._made)}, CAST({TIME} AS BIGINT) AS t, {quoted(PLACE)} AS place "
+            f"FROM {source}), came AS MATERIALIZED (SELECT {listed(columns)}, t FROM named "
+            f"QUALIFY row_number() OVER (PARTITION BY {listed(self._keys, 't')} ORDER BY place DESC) = 1), "
             f"was AS (SELECT {listed(columns)}, CAST(-1 AS BIGINT) AS t "
             f"FROM {of_keys(self.table, self._keys, 'came')} GROUP BY ALL HAVING sum(n) > 0), "
             f"spans AS (SELECT *, lead(t) OVER (PARTITION BY {keys} ORDER BY t) AS until "

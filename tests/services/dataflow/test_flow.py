@@ -272,6 +272,17 @@ def test_a_key_alone_deletes_and_the_last_row_of_a_tick_counts() -> None:
     ]
 
 
+def test_a_table_with_a_key_may_have_columns_called_as_the_engine_calls_its_own() -> None:
+    """Of `t` two rows of a key were there at once, of `c0` one row took the place of another key's."""
+    rows = [((1, 10, 9), 1, 1), ((2, 10, 8), 1, 1), ((2, 20, 7), 1, 1)]
+    for columns in (
+        "k BIGINT, t BIGINT, c0 BIGINT",
+        "k BIGINT, c0 BIGINT, __place BIGINT",
+        "k BIGINT, n BIGINT, t BIGINT",
+    ):
+        assert steps_of("key 'k'", columns, rows) == [{rows[0], rows[2]}], columns
+
+
 def test_sums_of_random_doubles_are_rounded_once() -> None:
     random = Random(7)
     kinds: tuple[Callable[[], float], ...] = (

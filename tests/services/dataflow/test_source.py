@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -129,6 +129,24 @@ async def test_a_value_that_does_not_fit_costs_its_row_of_an_arrow_record(option
     assert source.bad_count == 2
     assert "column 'id'" in source.bad[0].reason
     assert "seventeen" in source.bad[0].reason
+
+
+async def test_times_that_python_does_not_have_cost_their_row() -> None:
+    """One of them ended the process that keeps the views, whenever it read the log."""
+    written = ("0000-01-01", "2026-01-01"), ("2026-01-02", "9999-12-31T23:59:59-01:00"), ("2026-01-03", "2026-01-03")
+    source = LogSource(Records(b"".join(b'{"d": "%b", "at": "%b"}\n' % (d.encode(), at.encode()) for d, at in written)))
+    rows = await read(source, table(", mode 'DROPMALFORMED'", "d DATE, at TIMESTAMP"), 1)
+    assert [row["d"] for row in rows] == [date(2026, 1, 3)]
+    assert source.bad_count == 2
+    days, times = (pa.array([2**31 - 1, 0, -(2**31), 3], pa.int32()), pa.array([0, 2**63 - 1, 0, 0]))
+    data = stream(d=days.cast(pa.date32()), at=times.cast(pa.timestamp("us")))
+    source = LogSource(Records(data))
+    rows = await read(source, table(", format 'arrow'", "d DATE, at TIMESTAMP"), 1)
+    assert [(row["d"], row["at"] is None) for row in rows] == [
+        (None, False), (date(1970, 1, 1), True), (None, False), (date(1970, 1, 4), False)
+    ]  # fmt: skip
+    assert source.bad_count == 3
+    assert "column 'd'" in source.bad[0].reason
 
 
 async def test_a_string_column_keeps_what_a_record_says() -> None:

@@ -137,6 +137,9 @@ def test_equal_queries_have_equal_plans() -> None:
             "a SELECT is no part",
         ),
         ("SELECT id AS __diff FROM orders", 8, "__diff is no name of a column"),
+        ("SELECT id AS `` FROM orders", 8, "has no name. Write AS NAME behind it"),
+        ("SELECT s.`` AS x FROM (SELECT id AS `` FROM orders) s", None, "has no name. Write AS NAME behind it"),
+        (r"SELECT id, '\ud800' AS x FROM orders", None, r"\ud800 is no letter"),
     ],
 )
 def test_what_is_refused(select: str, column: int | None, words: str) -> None:
