@@ -1,6 +1,7 @@
 """Copies that rot while their storage node runs: it says so and takes no part; readers hear of others, or an error."""
 
 import asyncio
+import errno
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +17,9 @@ from pavane.waltz.core.outputs import ReadMeta, Send, WriteMeta
 from pavane.waltz.core.session import REJOIN_S, StoreSession
 from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage import Directory
+from pavane.waltz.storage.scrub import Scrub
 from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.storage import CopyState, RepairStep
 from tests.services.waltz.running import ANSWER_S, KEY, Log, running_log
 from tests.services.waltz.test_power_loss import record
 
@@ -128,6 +131,54 @@ def test_an_index_that_rots_is_damage_and_no_crash(tmp_path: Path, junk: bytes) 
     with pytest.raises(Damaged):
         files.read(4, 3)
     assert files.fault
+    directory.close()
+
+
+@pytest.mark.parametrize(("number", "damaged"), [(errno.EMFILE, False), (errno.EIO, True)])
+def test_a_scrub_that_runs_out_of_files_says_nothing_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, damaged: bool
+) -> None:
+    """All nodes of a log may run out of them at once: nobody would have a copy any more."""
+    directory = Directory(DiskFolder(tmp_path), KEY, 1)
+    directory.assign([0])
+    files = directory.partition(0)
+    assert files is not None
+    files.append([record(number) for number in range(9)])
+
+    def names(folder: DiskFolder) -> list[str]:
+        raise OSError(number, "names")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DiskFolder, "names", names)
+        if not damaged:
+            Scrub(directory).step()
+        assert files.scrub(0, SIZE) == -1
+    assert (files.state is CopyState.DAMAGED, files.available) == (damaged, not damaged)
+    directory.close()
+
+
+def test_a_damaged_copy_that_a_tool_has_stopped_is_not_given_up(tmp_path: Path) -> None:
+    """Somebody looks at it."""
+    directory = Directory(DiskFolder(tmp_path), KEY, 1)
+    directory.assign([0])
+    files = directory.partition(0)
+    assert files is not None
+    files.append([record(number) for number in range(9)])
+    files.sync()
+    file = tmp_path / "0" / f"{0:019d}.seg"
+    rotten = bytearray(file.read_bytes())
+    rotten[-10] ^= 1
+    file.write_bytes(rotten)
+    with pytest.raises(Damaged):
+        files.read(8, 1)
+    files.set_available(False)
+    node = Node(directory, disk_reserve_bytes=0)
+    node.arrive(s.Head(7, 1, 0))
+    (told,) = node.execute([s.Repair(s.Head(7, 1, 0), RepairStep.BEGIN)])
+    assert (told.state, file.read_bytes()) == (CopyState.SOUND, bytes(rotten))
+    files.set_available(True)
+    (told,) = node.execute([s.Repair(s.Head(7, 2, 0), RepairStep.BEGIN)])
+    assert (told.state, files.max_txid) == (CopyState.REBUILDING, -1)
     directory.close()
 
 

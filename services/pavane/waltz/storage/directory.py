@@ -1,5 +1,6 @@
 """A storage folder: control file, own mark file and partitions (docs/specs/waltz.md 12.1, 12.3, 12.5)."""
 
+import errno
 import struct
 import time
 from collections.abc import Iterable, Sequence
@@ -27,6 +28,7 @@ _MARK_MAGIC, _MARK_VERSION = b"PVWS", 1
 CONTROL_LAYOUT = struct.Struct(">qqqii")  # session, LWM, local LWM, flags, sequence
 MARK_LAYOUT = struct.Struct(">qqqqi")  # fence, mark, damaged from, sequence, 0
 CONTROL_ENTRY_BYTES = 4 + 2 * (CONTROL_LAYOUT.size + 4)
+LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of what the process or the machine has run out
 REBUILDS_MAX = 3  # of one copy, until it is whole: a disk that spoils each of them is to be replaced
 FIRST = ".first"  # name of an empty file: everything below its number may have been dropped
 _DAMAGED = "damaged from transaction"
@@ -117,7 +119,12 @@ class Directory:
 
     def check_files(self) -> None:
         """Raise ``FileNotFoundError`` if somebody has emptied the folder: what is written here would be lost."""
-        names = self._folder.names()
+        try:
+            names = self._folder.names()
+        except OSError as error:
+            if error.errno in LACKING:
+                return
+            raise
         for name in (CONTROL_FILE, MARK_FILE):
             if name not in names:
                 raise FileNotFoundError(f"{name} was removed while the storage node runs")
@@ -237,10 +244,12 @@ class PartitionFiles:
 
     @property
     def state(self) -> CopyState:
-        """Whether its records are damaged, or being copied anew; of what the disk refuses that says nothing."""
+        """Whether its records are damaged, or being copied anew; of what a tool or the disk stopped: neither."""
+        if not self._flags & FLAG_AVAILABLE:
+            return CopyState.SOUND
         if self.fault.startswith(_DAMAGED):
             return CopyState.DAMAGED
-        return CopyState.REBUILDING if self.fault == _REBUILT and self._flags & FLAG_AVAILABLE else CopyState.SOUND
+        return CopyState.REBUILDING if self.fault == _REBUILT else CopyState.SOUND
 
     @property
     def first(self) -> int:
@@ -451,8 +460,9 @@ class PartitionFiles:
         try:
             following = segment.check(max(txid, segment.first), size)
         except (Damaged, OSError) as error:
-            self._damage(error.txid if isinstance(error, Damaged) else txid, str(error))
-            self._directory.sync_marks()
+            if getattr(error, "errno", None) not in LACKING:  # else it says nothing of the disk
+                self._damage(error.txid if isinstance(error, Damaged) else txid, str(error))
+                self._directory.sync_marks()
             return -1
         return following if following <= self.max_txid or segment is not self._segments[-1] else -1
 
