@@ -218,11 +218,10 @@ class Server:
             store.close()
 
     async def _tend(self, store: FileStore) -> None:
-        """Show others that this writer lives; raises as soon as it may not write any more."""
+        """Show others that this writer lives; raises when it may not write any more, or a follower sees nothing."""
         while True:
             await asyncio.sleep(FENCE_POLL_S)
-            if store.tenure.held:
-                await asyncio.to_thread(store.tenure.beat)
+            await asyncio.to_thread(store.tenure.beat if store.tenure.held else store.tenure.look)
 
     async def _waits(self, store: FileStore) -> bool:
         """Become the writer and return False; True when another process writes and this one may follow it."""

@@ -121,6 +121,9 @@ class Tenure:
         finally:
             file.close()
 
+    def look(self) -> None:
+        """Raise ``OSError`` if a follower cannot see any more what is written; in a folder it always can."""
+
     def stands_still(self) -> bool:
         """Look at the writer; whether it has shown no life for ``STILL_LOOKS`` looks."""
         seen = read_file(self._folder, BEAT)

@@ -323,6 +323,10 @@ class PartitionTenure(Tenure):
         self._files.alive()
         self.check()
 
+    def look(self) -> None:
+        """Raise ``OSError`` once the log cannot be followed: what this process has not read yet was trimmed, say."""
+        self._files.alive()
+
     def stands_still(self) -> bool:
         """Nobody has to look: the right is taken without asking."""
         return False

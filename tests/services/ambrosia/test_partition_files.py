@@ -5,17 +5,18 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pavane.ambrosia.effects import Append, BeginCheckpoint, CheckpointBytes, CreateLog, EndCheckpoint, Step, StoreMeta
 from pavane.ambrosia.effects import Storage as Effect
 from pavane.ambrosia.errors import FatalError, Superseded
+from pavane.ambrosia.server import Server
 from pavane.ambrosia.state import Meta, Progress
 from pavane.ambrosia.storage import CheckpointReader, FileStore, Registry, Replay
 from pavane.pods.immortal_log import PIECE_BYTES, PartitionFolder, place
-from pavane.waltz.client import Rejected, Waltz
+from pavane.waltz.client import Rejected, Waltz, WaltzError, waltz
 from tests.services.ambrosia.test_tenure import HEAD, record
 from tests.services.waltz.running import ANSWER_S, Log, running_log
 
@@ -166,6 +167,32 @@ async def test_what_is_before_the_last_checkpoint_is_given_up_and_nothing_behind
             await writer(three, 2)
         async with files(log, tmp_path / "d") as four:
             assert replayed(four, 2) == [b"".join(append(0, b"second").parts)]
+
+
+async def test_a_follower_that_has_not_read_what_was_trimmed_says_so_and_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it seems to follow, and cannot take over when its turn has come."""
+    monkeypatch.setattr(waltz, "CREDIT_ITEMS", 1)
+    async with running_log(tmp_path / "waltz") as log, files(log, tmp_path / "a") as one:
+        store = await writer(one)
+        await carry_out(store, *begun(1), append(0))
+        with contextlib.suppress(WaltzError):  # of the view
+            async with files(log, tmp_path / "b") as two:
+                two.gate.clear()
+                await carry_out(store, *begun(2), append(0, b"second"))
+                behind = await one._log.hwm(0)
+                await carry_out(store, *begun(3), append(0, b"third"))
+                async with asyncio.timeout(ANSWER_S):
+                    while await one._log.first(0) <= behind:
+                        await asyncio.sleep(0)
+                two.gate.set()
+                follower = FileStore(two, Registry(two), "alice", 2, place(two).tenure)
+                async with asyncio.timeout(ANSWER_S):
+                    with pytest.raises(OSError, match="older ones were trimmed"):
+                        await Server._tend(cast("Server", None), follower)
+        async with files(log, tmp_path / "b") as again:
+            assert replayed(again, 3) == [b"".join(append(0, b"third").parts)]
 
 
 async def writer_without_fence(folder: PartitionFolder, generation: int) -> None:
