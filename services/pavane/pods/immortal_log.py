@@ -194,9 +194,10 @@ class PartitionFolder(DiskFolder):
 
     def _apply(self, transaction: Transaction) -> None:
         head, payload = self._decode(transaction)
-        if self._check is not None and head["from"] > self._kept and (self._trimming is None or self._trimming.done()):
+        if self._check is not None and head["from"] > self._kept:
             self._kept = head["from"]
-            self._trimming = asyncio.create_task(self._trim(self._kept), name="trim behind the checkpoint")
+            if self._trimming is None or self._trimming.done():
+                self._trimming = asyncio.create_task(self._trim(), name="trim behind the checkpoint")
         at = 0
         for verb, name, *more in head["do"]:
             data = b""
@@ -209,14 +210,17 @@ class PartitionFolder(DiskFolder):
             if (number := _log_number(name)) is not None and verb == "create":
                 self._logs[number] = transaction.id
 
-    async def _trim(self, start: int) -> None:
+    async def _trim(self) -> None:
         """Give up what is before the last checkpoint, now that the end of the log says where it is."""
-        try:
-            await self._consumer.start(self._partition, start)
-            await self._consumer.commit(self._partition, start - 1)
-            await self._log.trim(self._partition, start)
-        except WaltzError as error:  # with the next checkpoint, then
-            _logger.warning("partition %d keeps what is before the checkpoint: %s", self._partition, error)
+        start = -1
+        while start < self._kept:  # another one may have come meanwhile
+            start = self._kept
+            try:
+                await self._consumer.start(self._partition, start)
+                await self._consumer.commit(self._partition, start - 1)
+                await self._log.trim(self._partition, start)
+            except WaltzError as error:  # with the next checkpoint, then
+                _logger.warning("partition %d keeps what is before the checkpoint: %s", self._partition, error)
 
     def _change(self, verb: str, name: str, more: list[Any], data: bytes) -> None:
         match verb:

@@ -169,6 +169,27 @@ async def test_what_is_before_the_last_checkpoint_is_given_up_and_nothing_behind
             assert replayed(four, 2) == [b"".join(append(0, b"second").parts)]
 
 
+async def test_a_checkpoint_that_comes_while_the_one_before_is_trimmed_for_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_log(tmp_path / "waltz") as log, files(log, tmp_path / "a") as one:
+        gate, trim = asyncio.Event(), one._log.trim
+
+        async def late(*arguments: Any) -> object:
+            await gate.wait()
+            return await trim(*arguments)
+
+        monkeypatch.setattr(one._log, "trim", late)
+        store = await writer(one)
+        await carry_out(store, *begun(1), append(0))
+        first = await one._log.hwm(0) + 1
+        await carry_out(store, *begun(2), append(0, b"the last for long"))
+        gate.set()
+        async with asyncio.timeout(ANSWER_S):
+            while await one._log.first(0) < first:
+                await asyncio.sleep(0)
+
+
 async def test_a_follower_that_has_not_read_what_was_trimmed_says_so_and_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
