@@ -201,6 +201,21 @@ async def test_an_older_client_without_a_right_is_hung_up_on_for_it_knows_no_ref
     served.hang_up("done")
 
 
+async def test_who_may_only_append_reads_nothing_by_a_mount(guarded: Guarded) -> None:
+    pair = shown(guarded.clients, "billing")
+    tls = trusting(guarded.pods.certificate.decode(), pair.certificate.decode(), pair.key.decode())
+    async with await guarded.open("client") as log:
+        assert await log.append(1, b"secret") == 0
+    billing = await RawClient.connect(guarded.log.servers[0].port, (5,), 9, tls)
+    billing.send(m.MountRequest(billing.reqid(1), -1, 0))
+    answer = await billing.next()
+    assert isinstance(answer, m.MountResponse), "no transaction"
+    assert answer.state is m.MountState.READY
+    billing.append(b"mine", partition=1, hwm=0)
+    assert (await billing.next()).txid == 1
+    billing.hang_up("done")
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
 async def test_the_key_store_of_the_documentation_opens_the_port(guarded: Guarded, tmp_path: Path) -> None:
     page = Path("docs/waltz.md").read_text()

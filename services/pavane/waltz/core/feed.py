@@ -142,7 +142,7 @@ class Feeds:
             self._out.append(Reply(connection.id, m.MountResponse(request.reqid, m.MountState.CLIENT_AHEAD)))
         elif seen + 1 < self.first:
             self._refuse(connection, request.reqid, MOUNT_KIND)
-        elif lacking == 0:
+        elif lacking == 0 or request.reqid.partition in connection.blind:
             self._out.append(Reply(connection.id, m.MountResponse(request.reqid, m.MountState.READY)))
         else:
             feed = Feed(connection, request.reqid, seen + 1, self.hwm, lacking, connection.ours, CREDIT_MAX)

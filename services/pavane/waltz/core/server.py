@@ -346,6 +346,12 @@ class ServerCore:
                 else:
                     self._not_here(now, known, message)
             else:
+                if (
+                    isinstance(message, m.MountRequest)
+                    and known.identity is not None
+                    and self._rights.lacking(known.identity, 0, message) is not None  # below V5 it was refused
+                ):
+                    known.blind.add(reqid.partition)
                 partition.message(now, known, message)
                 if isinstance(message, (m.AppendIdempotent, m.AppendRequest)):
                     self._rounds.wait(partition)
