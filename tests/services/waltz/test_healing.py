@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pavane.waltz.client import Waltz
-from pavane.waltz.errors import WaltzError
+from pavane.waltz.client import Rejected, Waltz
+from pavane.waltz.errors import RejectCode, WaltzError
 from tests.services.eventually import eventually
 from tests.services.waltz.running import ANSWER_S, Log, running_log
 
@@ -74,9 +74,20 @@ def same(log: Log) -> bool:
 async def check_reads(log: Log, count: int = RECORDS) -> None:
     async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
         for partition in range(len(KINDS)):
-            read = [(each.id, each.data) async for each in client.read(partition, 0, RECORDS)]
-            assert read == [(txid, data_of(txid)) for txid in range(RECORDS)]
+            assert await read(client, partition) == [(txid, data_of(txid)) for txid in range(RECORDS)]
             assert await client.hwm(partition) == count - 1
+
+
+async def read(client: Waltz, partition: int) -> list[tuple[int, bytes]]:
+    """Read a partition, again where nobody gives it now: a session that ends is followed by one that opens."""
+    async with asyncio.timeout(ANSWER_S):
+        while True:
+            try:
+                return [(each.id, each.data) async for each in client.read(partition, 0, RECORDS)]
+            except Rejected as rejected:
+                if rejected.code is not RejectCode.UNAVAILABLE:
+                    raise
+                await asyncio.sleep(0.05)
 
 
 async def check_appends(log: Log) -> None:
@@ -149,9 +160,12 @@ async def test_at_two_nodes_nothing_is_given_up_and_what_is_known_stays_readable
         await spoil(log, [0, 2], running=running, volume=volume)
         await check_reads(log)
         if not volume:
-            wanted = [(node, number) for node in (0, 2) for number in range(len(KINDS))]
-            await eventually(lambda: sorted(faults(log)) == wanted, ANSWER_S)
-            assert not any(files.mended for node in log.nodes.values() for files in node.directory.assigned())
+            # A file that is removed while it is open can still be read, so that the other node may be rebuilt from it.
+            lost = [n for n, kind in enumerate(KINDS) if kind != "file missing" or not running]
+            wanted = {(node, number) for node in (0, 2) for number in lost}
+            await eventually(lambda: wanted <= faults(log).keys(), ANSWER_S)
+            copies = [files for node in log.nodes.values() for files in node.directory.assigned()]
+            assert not any(files.mended for files in copies if files.number in lost)
         async with Waltz([f"127.0.0.1:{log.servers[0].port}"], patience=PATIENCE_S) as client:
             with pytest.raises(WaltzError):
                 await client.append(0, b"not on a majority")
