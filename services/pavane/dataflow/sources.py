@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
+import sqlglot
 from sqlglot import exp
 
 from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
@@ -16,6 +18,10 @@ from pavane.dataflow.ports import DIFF, TIME, Column, SqlView, Table
 
 CLAUSES = ("GROUP", "ORDER", "HAVING", "WHERE", "LIMIT", "OFFSET", "LEFT", "RIGHT", "INNER", "ON")
 """Words that the parser takes for the alias of a table where the rest of the clause is missing."""
+NESTED = 16
+"""Brackets within each other that every engine can read; of more it is tried: each takes twenty calls of the parser."""
+SPARE_BRACKETS = 4
+"""Around a SELECT that is read once more: an engine that reads it may have less of the stack left."""
 
 Relation = Table | SqlView | Inner
 
@@ -219,7 +225,7 @@ def quoted(name: str) -> exp.Identifier:
 
 
 def select_of(made: Sequence[tuple[str, Bound]], where: Bound | None, names: Sequence[str] | None = None) -> Select:
-    """Return a SELECT that makes columns c0, c1, … and carries time and diff along."""
+    """Return a SELECT that makes columns c0, c1, … and carries time and diff along. Raises what the parser raises."""
     columns = tuple(
         Column(names[number] if names is not None else f"c{number}", bound.type if bound.type != NULL else "BIGINT")
         for number, (_, bound) in enumerate(made)
@@ -230,7 +236,11 @@ def select_of(made: Sequence[tuple[str, Bound]], where: Bound | None, names: Seq
     text = exp.select(*items, exp.column(quoted(TIME)), exp.column(quoted(DIFF))).from_(INPUT)
     if where is not None:
         text = text.where(where.node)
-    return Select(text.sql(dialect="spark"), columns)
+    sql = text.sql(dialect="spark")
+    brackets = max(accumulate((sign == "(") - (sign == ")") for sign in sql))
+    if brackets + sql.count("CASE") > NESTED:  # more than what was written has: an engine may be unable to read it
+        sqlglot.parse_one(f"{'(' * SPARE_BRACKETS}{sql}{')' * SPARE_BRACKETS}", dialect="spark")
+    return Select(sql, columns)
 
 
 def _terms(node: exp.Expr) -> list[exp.Expr]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqlglot import exp
-from sqlglot.errors import ParseError, TokenError
+from sqlglot.errors import ParseError, SqlglotError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from pavane.dataflow.expressions import Places, column_type
@@ -197,6 +197,6 @@ def _view(statement: exp.Create, name: str, tables: dict[str, Table | SqlView], 
         )
     try:
         plan, columns, used = Planner(tables, places).plan(statement.expression)
-    except RecursionError:
-        places.refuse(statement.this, f"view {name} is nested too deeply")
+    except (RecursionError, SqlglotError):  # the parser makes a TokenError of the first
+        places.refuse(statement.this, f"view {name} is nested too deeply for an engine to read")
     return SqlView(name, statement.expression.sql(dialect="spark"), columns, used, plan.encode())

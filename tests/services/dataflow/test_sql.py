@@ -1,8 +1,11 @@
 """Scripts: what is known, and what is refused with line, column and what to write instead."""
 
+from contextlib import nullcontext, suppress
+
 import pytest
 
 from pavane.dataflow.evaluating import QueryError
+from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Column, Format, Mode, SqlError
 from pavane.dataflow.querying import Query
 from pavane.dataflow.reading import TOKENS_MAX
@@ -206,6 +209,18 @@ def test_what_would_cost_the_parser_is_refused_before_it() -> None:
               f"CREATE MATERIALIZED VIEW v AS SELECT id FROM t WHERE id IN ({values})")  # fmt: skip
     with pytest.raises(QueryError, match=words):
         Query(f"SELECT id FROM t WHERE id IN ({values})")
+
+
+@pytest.mark.parametrize(("sign", "term"), [(" OR ", "k = 1"), (" + ", "k"), (" AND ", "k <> 1"), ("", "NOT ")])
+def test_what_an_engine_could_not_read_is_refused(sign: str, term: str) -> None:
+    """From about 50 terms on (of NOT 20) the view ended the process that was to keep it."""
+    for terms in (8, *range(16, 60, 4)):
+        made = sign.join([term] * terms) + (" (k = 1)" if term == "NOT " else "")
+        text = f"CREATE MATERIALIZED VIEW v AS SELECT {made} AS x FROM t"
+        with suppress(SqlError) if terms > 8 else nullcontext():
+            PlainEngine().open(parse(f"CREATE TABLE t (k BIGINT) USING waltz OPTIONS (partitions '0'); {text}")).close()
+    with pytest.raises(SqlError, match="view v is nested too deeply"):
+        parse(f"CREATE TABLE t (k BIGINT) USING waltz OPTIONS (partitions '0'); {text}")
 
 
 def test_lines_are_counted_over_all_statements() -> None:
