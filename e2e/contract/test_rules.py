@@ -141,6 +141,14 @@ BREACHES = {
     "metadata.raftClusterRef cannot be changed": Breach(
         "spec.metadata", waltz(), {"metadata": {"raftClusterRef": {"name": "other"}}}, of=WALTZ_CLUSTERS
     ),
+    "clients.authentication Certificate needs tls.mode SelfSigned": Breach(
+        "spec", waltz(clients={"authentication": "Certificate"}, tls={"mode": "Disabled"}), of=WALTZ_CLUSTERS
+    ),
+    "clients.rights needs clients.authentication Certificate": Breach(
+        "spec.clients",
+        waltz(clients={"authentication": "None", "rights": [{"identity": "billing", "may": ["append"]}]}),
+        of=WALTZ_CLUSTERS,
+    ),
     "set exactly one of metadata.raftClusterRef and metadata.zookeeper": Breach(
         "spec.metadata", {"metadata": {}}, of=WALTZ_CLUSTERS
     ),
