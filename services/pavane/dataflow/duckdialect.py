@@ -9,7 +9,7 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from pavane.dataflow.casing import LOWER, UPPER
+from pavane.dataflow.casing import LOWER, ONCE, UPPER
 from pavane.dataflow.expressions import cast
 
 
@@ -35,7 +35,9 @@ def _as_spark_does(node: exp.Expr) -> exp.Expr:
             # Of two narrow ones DuckDB's result is narrow, too, and overflows.
             return type(node)(this=_widest(node.this), expression=_widest(node.expression))
         case exp.Upper() | exp.Lower():
-            return exp.Anonymous(this=UPPER if isinstance(node, exp.Upper) else LOWER, expressions=[node.this])
+            name = UPPER if isinstance(node, exp.Upper) else LOWER
+            once = "" if isinstance(node.this, exp.Column) else ONCE
+            return exp.Anonymous(this=name + once, expressions=[node.this])
         case exp.Trim() if node.args.get("expression") is None:
             return exp.Trim(this=node.this, expression=exp.Literal.string(" "))
     return node

@@ -224,6 +224,10 @@ def test_case_and_blanks_are_those_of_spark() -> None:
     words = [("ß",), ("İ",), ("ΑΣ ΣΑΣ.",), ("ŉ",), ("\u00a0a\u3000",), (" \ta ",), (None,)]
     assert shown("upper(s)", "s STRING", *words)[:4] == ["SS", "İ", "ΑΣ ΣΑΣ.", "ʼN"]
     assert shown("lower(s)", "s STRING", *words)[:4] == ["ß", "i̇", "ας σας.", "ŉ"]
+    nested = "s"
+    for _ in range(6):  # each level costs as much as the one before
+        nested = f"lower(upper({nested}))"
+    assert shown(nested, "s STRING", *words)[0] == "ss"
     assert shown("trim(s)", "s STRING", *words)[4:] == ["\u00a0a\u3000", "\ta", None]
 
 
