@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -17,6 +18,8 @@ from pavane_operator.kube.light import light
 from pavane_operator.kube.resources import NAMESPACES
 from tests.local.api_server import a_server
 from tests.operator.test_kube_faults import response
+from tests.services.cutting import cuttable
+from tests.services.eventually import eventually
 from tests.services.stage.certificates import authority, certificate
 
 HOST = "localhost"
@@ -35,7 +38,8 @@ def kubeconfig(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> P
 
 
 @asynccontextmanager
-async def a_server_that_asks_for_certificates(folder: Path) -> AsyncIterator[str]:
+async def a_server_that_asks_for_certificates(folder: Path, heard: asyncio.Event | None = None) -> AsyncIterator[str]:
+    """With ``heard``, which is set by a request, it answers none."""
     shown = certificate(AUTHORITY, HOST)
     (folder / "server.pem").write_bytes(shown.certificate + shown.key)
     (folder / "ca.pem").write_bytes(AUTHORITY.certificate)
@@ -46,6 +50,9 @@ async def a_server_that_asks_for_certificates(folder: Path) -> AsyncIterator[str
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         path = head.split()[1].decode()
+        if heard is not None:
+            heard.set()
+            await reader.read()
         writer.write(response(200, b'{"path": "%s"}' % path.encode()))
         await writer.drain()
         writer.close()
@@ -135,3 +142,24 @@ def log_in(folder: Path, token: str) -> dict[str, Any]:
     program.write_text(f"#!/bin/sh\necho '{credential}'\n")
     program.chmod(0o700)
     return {"apiVersion": version, "command": str(program), "interactiveMode": "Never"}
+
+
+@pytest.mark.parametrize("brief", [True, False], ids=["light", "library"])
+async def test_a_call_that_was_given_up_leaves_no_connection_to_a_silent_server(tmp_path: Path, brief: bool) -> None:
+    heard = asyncio.Event()
+    async with a_server_that_asks_for_certificates(tmp_path, heard) as url:
+        own = certificate(AUTHORITY, "user")
+        user = {
+            "client-certificate-data": base64.b64encode(own.certificate).decode(),
+            "client-key-data": base64.b64encode(own.key).decode(),
+        }
+        async with cuttable(urlsplit(url).port or 0) as way:
+            near = {"server": f"https://{HOST}:{way.port}", "certificate-authority": "ca.pem"}
+            target = Target(kubeconfig(tmp_path, near, user))
+            async with await KubeClient.connect(target, brief=brief) as kube:
+                asked = asyncio.create_task(kube.raw("GET", "/version"))
+                await heard.wait()
+                way.silence()
+                asked.cancel()
+                await asyncio.wait([asked])
+                await eventually(lambda: way.left == 1)

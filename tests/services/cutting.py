@@ -18,6 +18,8 @@ class Way:
         self._silent: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.connections = 0
+        self.left = 0
+        """How many of them were ended by who had made them."""
 
     @property
     def port(self) -> int:
@@ -54,12 +56,16 @@ class Way:
             return
         self._writers |= {writer, back}
         try:
-            await asyncio.gather(self._forward(reader, back), self._forward(there, writer))
+            await asyncio.gather(self._forward_from(reader, back), self._forward(there, writer))
         finally:
             self._writers -= {writer, back}
             self._silent -= {writer, back}
             writer.transport.abort()
             back.transport.abort()
+
+    async def _forward_from(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._forward(reader, writer)
+        self.left += 1
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

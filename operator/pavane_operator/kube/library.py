@@ -10,9 +10,11 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import yaml
+from aiohttp.client_proto import ResponseHandler
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
@@ -106,9 +108,18 @@ class _Rest(RESTClientObject):
         return connector(self.ssl_context)
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Ends a connection whose request was given up at once: a silent server never answers TLS's farewell."""
+
+    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        if should_close:
+            protocol.abort()
+        super()._release(key, protocol, should_close=should_close)
+
+
 def connector(tls: ssl.SSLContext) -> aiohttp.TCPConnector:
     """Return a connector without a bound on connections; they notice silence, and are not used after a long rest."""
-    return aiohttp.TCPConnector(limit=0, ssl=tls, keepalive_timeout=REUSE_S, socket_factory=_noticing)
+    return _Connector(limit=0, ssl=tls, keepalive_timeout=REUSE_S, socket_factory=_noticing)
 
 
 def _noticing(found: aiohttp.AddrInfoType) -> socket.socket:

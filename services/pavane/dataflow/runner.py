@@ -32,8 +32,8 @@ from pavane.dataflow.tracing import Tracing
 from pavane.dataflow.types import arrow_schema
 
 TICKS_PER_STEP_MAX = 100
-"""A view that is far behind comes nearer in steps of so many ticks, which bounds what an engine holds: what has an order
-(`min`, LIMIT) looks at the rows of a step once for each of its ticks."""
+"""A view that is far behind comes nearer in steps of so many ticks, which bounds what an engine holds: what has an
+order (`min`, LIMIT) looks at the rows of a step once for each of its ticks."""
 HYDRATION_TRANSACTIONS = 5000
 """Of a partition in one step while a view is built from the log, unless the source adds its rows up."""
 TOGETHER_TICKS = 100
