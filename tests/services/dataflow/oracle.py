@@ -167,10 +167,10 @@ def _rounded(value: Any) -> Any:
 
 
 def steps(random: Random, ticks: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of ticks, some of one tick, some of many."""
+    """Yield ranges of ticks, some of one tick, some of many; a view is built at one tick, so the first is of one."""
     start = 1
     while start <= ticks:
-        end = min(ticks + 1, start + random.choice((1, 1, 2, 5, 9)))
+        end = min(ticks + 1, start + random.choice((1, 1, 2, 5, 9))) if start > 1 else 2
         yield start, end
         start = end
 
