@@ -22,7 +22,7 @@ import pytest
 
 from e2e.artefacts import keep
 from e2e.cluster import QUICK, RaftTest
-from e2e.conftest import FAILED
+from e2e.conftest import FAILED, RUNS
 from e2e.silence import Link, Namespace, namespace
 from e2e.targets import Capability, Target, local
 from e2e.test_coordinator import ACCOUNTS, BankTest
@@ -45,7 +45,7 @@ STEP_S = 10.0
 """What a rollout takes beside that until the command that watches it ends."""
 TEST_S = 400.0
 TIMES = 5
-"""How often everything goes silent at once in the long form."""
+"""How often everything goes silent at once where runs are repeated (`make e2e`)."""
 SPACE = "silent"
 WATCHED = "watched"
 META: dict[str, Any] = {"stateMachine": "Tree", "replicas": 1, "storage": {"size": "64Mi"}}
@@ -345,9 +345,8 @@ async def test_what_went_silent_works_again(name: str, town: Town, network: Name
 
 
 @pytest.mark.timeout(TEST_S)
-@pytest.mark.parametrize("times", [1, pytest.param(TIMES, marks=pytest.mark.long)])
-async def test_all_works_again_when_everything_went_silent_at_once(times: int, town: Town, network: Namespace) -> None:
-    for _ in range(times):
+async def test_all_works_again_when_everything_went_silent_at_once(town: Town, network: Namespace) -> None:
+    for _ in range(TIMES if RUNS > 1 else 1):
         await warm(town, list(ROWS))
         found = network.silence(lambda link: True)
         say(f"everything: {len(found)} connections are silent")
