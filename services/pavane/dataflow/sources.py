@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-import sqlglot
 from sqlglot import exp
+from sqlglot.errors import ParseError
 
 from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import INPUT, Inner, Plan, Select, Side
@@ -18,10 +18,8 @@ from pavane.dataflow.ports import DIFF, TIME, Column, SqlView, Table
 
 CLAUSES = ("GROUP", "ORDER", "HAVING", "WHERE", "LIMIT", "OFFSET", "LEFT", "RIGHT", "INNER", "ON")
 """Words that the parser takes for the alias of a table where the rest of the clause is missing."""
-NESTED = 16
-"""Brackets within each other that every engine can read; of more it is tried: each takes twenty calls of the parser."""
-SPARE_BRACKETS = 4
-"""Around a SELECT that is read once more: an engine that reads it may have less of the stack left."""
+NESTED_MAX = 36
+"""Brackets within each other. Each takes twenty calls of the parser, and Python allows a thousand."""
 
 Relation = Table | SqlView | Inner
 
@@ -225,7 +223,7 @@ def quoted(name: str) -> exp.Identifier:
 
 
 def select_of(made: Sequence[tuple[str, Bound]], where: Bound | None, names: Sequence[str] | None = None) -> Select:
-    """Return a SELECT that makes columns c0, c1, … and carries time and diff along. Raises what the parser raises."""
+    """Return a SELECT that makes columns c0, c1, … and carries time and diff along. Raises ``ParseError``."""
     columns = tuple(
         Column(names[number] if names is not None else f"c{number}", bound.type if bound.type != NULL else "BIGINT")
         for number, (_, bound) in enumerate(made)
@@ -238,8 +236,8 @@ def select_of(made: Sequence[tuple[str, Bound]], where: Bound | None, names: Seq
         text = text.where(where.node)
     sql = text.sql(dialect="spark")
     brackets = max(accumulate((sign == "(") - (sign == ")") for sign in sql))
-    if brackets + sql.count("CASE") > NESTED:  # more than what was written has: an engine may be unable to read it
-        sqlglot.parse_one(f"{'(' * SPARE_BRACKETS}{sql}{')' * SPARE_BRACKETS}", dialect="spark")
+    if brackets + sql.count("CASE") > NESTED_MAX:  # more than what was written has
+        raise ParseError(f"more than {NESTED_MAX} brackets within each other")
     return Select(sql, columns)
 
 

@@ -198,5 +198,6 @@ def _view(statement: exp.Create, name: str, tables: dict[str, Table | SqlView], 
     try:
         plan, columns, used = Planner(tables, places).plan(statement.expression)
     except (RecursionError, SqlglotError):  # the parser makes a TokenError of the first
-        places.refuse(statement.this, f"view {name} is nested too deeply for an engine to read")
+        what = f"view {name} is nested too deeply for an engine to read"
+        places.refuse(statement.this, what, "write IN (…) for many OR, or several views")
     return SqlView(name, statement.expression.sql(dialect="spark"), columns, used, plan.encode())
