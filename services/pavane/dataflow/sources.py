@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError
+from sqlglot.tokenizer_core import TokenType
 
 from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import INPUT, Inner, Plan, Select, Side
@@ -18,6 +20,7 @@ from pavane.dataflow.ports import DIFF, TIME, Column, SqlView, Table
 
 CLAUSES = ("GROUP", "ORDER", "HAVING", "WHERE", "LIMIT", "OFFSET", "LEFT", "RIGHT", "INNER", "ON")
 """Words that the parser takes for the alias of a table where the rest of the clause is missing."""
+OPENING, CLOSING = (TokenType.L_PAREN, TokenType.CASE), (TokenType.R_PAREN, TokenType.END)
 NESTED_MAX = 36
 """Brackets within each other. Each takes twenty calls of the parser, and Python allows a thousand."""
 
@@ -235,8 +238,9 @@ def select_of(made: Sequence[tuple[str, Bound]], where: Bound | None, names: Seq
     if where is not None:
         text = text.where(where.node)
     sql = text.sql(dialect="spark")
-    brackets = max(accumulate((sign == "(") - (sign == ")") for sign in sql))
-    if brackets + sql.count("CASE") > NESTED_MAX:  # more than what was written has
+    signs = [token.token_type for token in sqlglot.tokenize(sql, read="spark")]
+    depths = accumulate((sign in OPENING) - (sign in CLOSING) for sign in signs)
+    if max(depths) > NESTED_MAX:  # more than what was written has
         raise ParseError(f"more than {NESTED_MAX} brackets within each other")
     return Select(sql, columns)
 

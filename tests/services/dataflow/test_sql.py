@@ -227,6 +227,19 @@ def test_what_an_engine_could_not_read_is_refused(sign: str, term: str) -> None:
             parse(script(terms))
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ", ".join(f"CASE WHEN k = {number} THEN 1 ELSE 0 END AS c{number}" for number in range(60)),
+        f"'{'(' * 60} CASE' AS text",
+    ],
+    ids=["wide", "literal"],
+)
+def test_what_is_wide_or_in_a_text_is_not_deep(columns: str) -> None:
+    view = f"CREATE MATERIALIZED VIEW v AS SELECT {columns} FROM t"
+    PlainEngine().open(parse(f"CREATE TABLE t (k BIGINT) USING waltz OPTIONS (partitions '0'); {view}")).close()
+
+
 def test_lines_are_counted_over_all_statements() -> None:
     with pytest.raises(SqlError, match=r"^line 4, column 6: a script has tables and views"):
         parse(f"{TABLES}SHOW TABLES")
