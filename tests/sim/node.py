@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 USUAL_FSYNC_S = (0.0002, 0.004)
 SLOW_FSYNC_S = (0.02, 0.25)
+SYNCS_HERE = 0.5  # share of peers whose disk is so quick that they wait for it
 RECONNECT_S = 0.05
 QUESTIONS_MAX = 200  # remembered to check answers; an answer that late is not checked
 TURNS_MAX = 1000  # rounds of outputs after one input: more is an endless loop
@@ -97,6 +98,7 @@ class Node:
         self.inputs = Inputs(world.schedule, lambda: world.time)
         self.wall_offset_s = 0
         self.slow_disk = False
+        self.syncs_here = random.Random(f"{world.seed} {config.id}").random() < SYNCS_HERE
         self.disk_fails_until = 0.0
         self.sends_left: int | None = None  # it ends before the next message but so many
         self.rate = 1.0  # of its monotonic clock
@@ -243,6 +245,7 @@ class Node:
             for send in outputs.send:
                 self.held.append(send)
             self._release()
+            self._sync_here()
             for work in outputs.apply:
                 match work:
                     case Apply():
@@ -411,6 +414,12 @@ class Node:
         assert not isinstance(reply, Drop)
         success = reply.granted if isinstance(reply, RequestVoteReply | PvVoteReply) else reply.success
         self.world.checks.answered(self.id, self.disk, message, reply, success)
+
+    def _sync_here(self) -> None:
+        """What the adapter does where its disk is quick: make it durable at once, in the same turn."""
+        fails = self.world.time < self.disk_fails_until
+        if self.disk.queue and self.syncs_here and not (self.syncing or self.slow_disk or fails):
+            self._stored(self.disk.sync(len(self.disk.queue)))
 
     def _sync(self) -> None:
         if self.syncing or not self.disk.queue:

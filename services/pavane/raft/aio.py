@@ -11,9 +11,8 @@ import itertools
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 
@@ -21,31 +20,26 @@ from pavane.raft.config import Config
 from pavane.raft.connections import Connections
 from pavane.raft.core.core import Core
 from pavane.raft.core.outputs import (
-    Appended,
     Applied,
     Apply,
     BarrierDone,
-    ConfigurationChanged,
     Corrupt,
     Disconnect,
     Dropped,
     Event,
     Fork,
     Freeze,
-    LeaderKnown,
     Now,
     Outputs,
     PeerChannel,
-    QuorumLost,
     Restore,
     RoleChanged,
     Route,
     Send,
-    SnapshotChanged,
     TermChanged,
-    TransferChanged,
     UpdateDone,
 )
+from pavane.raft.counts import Counts
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.machine import Broadcast, Compactor, Dispatcher, StateMachine, dispatched
 from pavane.raft.machines import KeyValue
@@ -76,6 +70,8 @@ NO_ROOM_MS = 1000  # told to those whose updates have no room: by then it is loo
 SCRUB_S = 600.0  # between two segments: rot is found within hours, at a cost that nobody feels (13.3)
 DROP_LINE_S = 10.0  # one line for each reason in so long: who sends rubbish must not fill the log (3.4)
 OFFER_PAUSE_S = 2.0  # between two looks for a file that an application makes by the hour
+TURN_ENTRIES = 128  # of clients, appended in one turn at least: replicated and synced while the next are decoded
+TURNS = 4  # in which what is under way is taken: fewer and the processes wait for each other, more and each costs more
 PUT_OFF_MESSAGES, PUT_OFF_BYTES = 1024, 32 << 20  # and a turn's input; what comes behind them waits in the ROUTER
 SIGN_OF_LIFE = [b"^"]
 _UPDATE_TYPES = ([b"="], [b"pv.kv"], [b"pv.update"])
@@ -100,57 +96,6 @@ class Failure:
 
     exit_code: Exit
     reason: str
-
-
-@dataclass(slots=True)
-class Counts:
-    """What happened since the start, for metrics; ``dropped`` only holds what never reached the core."""
-
-    dropped: Counter[str] = field(default_factory=Counter)
-    updates: Counter[str] = field(default_factory=Counter)
-    update_s: float = 0.0
-    barriers: Counter[str] = field(default_factory=Counter)
-    barrier_s: float = 0.0
-    prevotes: Counter[str] = field(default_factory=Counter)
-    elections: Counter[str] = field(default_factory=Counter)
-    transfers: Counter[str] = field(default_factory=Counter)
-    leader_changes: int = 0
-    quorum_lost: int = 0
-    rollbacks: int = 0
-    config_changes: int = 0
-    snapshots: Counter[str] = field(default_factory=Counter)
-    corrupt: Counter[str] = field(default_factory=Counter)  # files found damaged by the start
-    stored_entries: int = 0
-    snapshot_s: dict[str, float] = field(default_factory=dict)
-
-    def event(self, event: Event) -> None:
-        """Count ``event``."""
-        match event:
-            case UpdateDone(result=result, seconds=seconds):
-                self.updates[result] += 1
-                self.update_s += seconds
-            case BarrierDone(ok, seconds):
-                self.barriers["ok" if ok else "failed"] += 1
-                self.barrier_s += seconds
-            case RoleChanged(Role.PRE_CANDIDATE, new):
-                self.prevotes["passed" if new is Role.CANDIDATE else "refused"] += 1
-            case RoleChanged(Role.CANDIDATE, new):
-                self.elections["won" if new is Role.LEADER else "lost"] += 1
-            case TransferChanged(_, ("done" | "failed") as result):
-                self.transfers[result] += 1
-            case LeaderKnown(str()):
-                self.leader_changes += 1
-            case QuorumLost():
-                self.quorum_lost += 1
-            case ConfigurationChanged("rolled_back"):
-                self.rollbacks += 1
-            case ConfigurationChanged("committed", _, configuration) if not configuration.transitional:
-                self.config_changes += 1
-            case Appended(count=count):
-                self.stored_entries += count
-            case SnapshotChanged(what, _, seconds):
-                self.snapshots[what] += 1
-                self.snapshot_s[what] = self.snapshot_s.get(what, 0.0) + seconds
 
 
 class Adapter:
@@ -189,8 +134,10 @@ class Adapter:
         self._held: list[tuple[int, int, Send]] = []
         self._order = itertools.count()
         self._stored = 0
+        self._stored_here = False  # in this pass of the turn
+        self._queued = 0  # batches that the storage thread has, or whose completion this loop has not seen
         self._turn_planned = False
-        self._put_off: list[tuple[Route, list[bytes]]] = []  # requests that wait for room in the storage queue
+        self._put_off: list[tuple[Route, list[bytes]]] = []  # requests for the next turn, or for room in the queue
         self._tasks: set[asyncio.Task[None]] = set()
         self._snapshotter = Snapshotter(storage, machine)
         self._saved = asyncio.Event()  # set by each snapshot
@@ -343,7 +290,7 @@ class Adapter:
 
     def _takes_requests(self) -> bool:
         size = sum(len(frame) for _, frames in self._put_off for frame in frames)
-        return not self._writer.is_full or (len(self._put_off) < PUT_OFF_MESSAGES and size < PUT_OFF_BYTES)
+        return len(self._put_off) < PUT_OFF_MESSAGES and size < PUT_OFF_BYTES
 
     def _admitted(self, requests: list[tuple[Route, list[bytes]]]) -> list[tuple[Route, list[bytes]]]:
         """Return what can be handled now. With a full storage queue nothing could be made durable.
@@ -376,7 +323,12 @@ class Adapter:
                 self.core.receive(route, frames, now)
             else:
                 clients.append((route, frames))
-        for route, frames in clients:
+        enough = self.core.last + max(TURN_ENTRIES, self.core.uncommitted // TURNS)
+        for position, (route, frames) in enumerate(clients):
+            if self.core.last >= enough:
+                self._put_off += clients[position:]
+                self.wake()
+                break
             if self._leads and frames[1:2] in _UPDATE_TYPES and self._room.full:
                 self._refuse_for_room(route, frames)
             else:
@@ -419,9 +371,10 @@ class Adapter:
             if not (outputs.store or outputs.send or outputs.apply or outputs.events):
                 break
             changed = any(not isinstance(event, _HOT_EVENTS) for event in outputs.events) or changed
+            self._stored_here = False
             self._execute(outputs)
-            if not outputs.apply:
-                break  # only what the machine applied can have brought more
+            if not (outputs.apply or self._stored_here):
+                break  # only what was applied or is durable can have brought more
         if not self._halted:
             self._due = self.core.next_timer()
             self._timer.arm(self._due)
@@ -441,7 +394,7 @@ class Adapter:
                 heapq.heappush(self._held, (send.after, next(self._order), send))
         if outputs.store:
             self._storage.execute(outputs.store)
-            self._flush()
+            self._store()
         for work in outputs.apply:
             match work:
                 case Apply():
@@ -544,10 +497,30 @@ class Adapter:
 
     # -- storage -------------------------------------------------------------------------------------------------
 
+    def _store(self) -> None:
+        """Make durable what the core has stored: here, where the disk is quicker than two hand-overs."""
+        batch = self._storage.take()
+        if batch is None:
+            return
+        if self._queued or not self._writer.suits_here(batch):
+            self._submit(batch)
+            return
+        try:
+            self._writer.write_here(batch)
+        except OSError as error:
+            self._fail(Exit.DISK, f"the log cannot be written: {error}")
+            return
+        self._stored_here = True
+        self._completed([batch])
+
     def _flush(self) -> None:
         batch = self._storage.take()
         if batch is not None:
-            self._writer.submit(batch)
+            self._submit(batch)
+
+    def _submit(self, batch: Batch) -> None:
+        self._queued += 1
+        self._writer.submit(batch)
 
     def _stored_in_thread(self, batches: Sequence[Batch]) -> None:
         self._loop.call_soon_threadsafe(self._stored_on_loop, batches)
@@ -558,25 +531,31 @@ class Adapter:
         else:
             self._loop.call_soon_threadsafe(self._bug, error)
 
-    def _stored_on_loop(self, batches: Sequence[Batch]) -> None:
+    def _completed(self, batches: Sequence[Batch]) -> None:
         ticket = self._storage.completed(batches)
         if self._halted:
             return
         self._tell_synced()
         if ticket is not None:
             self._stored = ticket
-            try:
-                while self._held and self._held[0][0] <= ticket:
-                    self._send(heapq.heappop(self._held)[2])
-                self._tracing.stored(ticket)
-                self.core.stored(Stored(ticket), self.now())
-                if self._draining:
-                    self._run_core()
-            except Exception as error:
-                self._bug(error)
+            while self._held and self._held[0][0] <= ticket:
+                self._send(heapq.heappop(self._held)[2])
+            self._tracing.stored(ticket)
+            self.core.stored(Stored(ticket), self.now())
+        self._plan_mark()
+
+    def _stored_on_loop(self, batches: Sequence[Batch]) -> None:
+        self._queued -= len(batches)
+        try:
+            self._completed(batches)
+            if self._draining:
+                self._run_core()
+        except Exception as error:
+            self._bug(error)
+        if self._halted:
+            return
         # A turn also for input that had to wait for room, or whose announcement the sends above have consumed.
         self.ready()
-        self._plan_mark()
 
     def _tell_synced(self) -> None:
         synced = self._storage.synced_sequence

@@ -57,6 +57,9 @@ class Input:
     dropped: int = 0
 
 
+SUBSCRIBED, UNSUBSCRIBED = b"\x01", b"\x00"  # in front of a topic
+
+
 @dataclass(slots=True)
 class _Link:
     """One outgoing socket and whom it leads to."""
@@ -102,7 +105,8 @@ class Sockets:
             self._router = self._bind_router(bind)
             listeners = [self._router]
             if publish:
-                self._publisher = self._context.socket(zmq.PUB)
+                # Toward subscribers as a PUB, but it tells whether there are any: else each entry costs us a frame.
+                self._publisher = self._context.socket(zmq.XPUB)
                 self._publisher.set(zmq.SNDHWM, HIGH_WATER_OUT)
                 self._publisher.set(zmq.LINGER, 0)
                 self._publisher.set(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES)
@@ -116,6 +120,7 @@ class Sockets:
             self._context.destroy(linger=0)
             raise
         self.connections = Connections(listeners, self._context, loop, named=curve is not None)
+        self._topics = 0  # that somebody subscribes
         self._router_hot = True
         self._noise = 0  # messages in this window
         self._noise_window: asyncio.TimerHandle | None = None
@@ -219,7 +224,7 @@ class Sockets:
     def send(self, to: PeerChannel, frames: Sequence[bytes | memoryview]) -> bool:
         """Send on one of our own sockets, opening it first if need be; False while it is not connected or full."""
         if to.channel is Channel.PUBLISH:
-            socket = self._publisher
+            socket = self._publisher if self._is_subscribed() else None
         else:
             dealer = (self._links.get(to) or self._open(to)).dealer
             dealer.hot = True
@@ -231,6 +236,14 @@ class Sockets:
         except zmq.Again:
             return False
         return True
+
+    def _is_subscribed(self) -> bool:
+        """Whether anybody subscribes; ØMQ tells of the first and of the last one of each topic."""
+        while self._publisher is not None and has_input(self._publisher):
+            told = receive(self._publisher)
+            if told is not None and told[0][:1] in (SUBSCRIBED, UNSUBSCRIBED):
+                self._topics += 1 if told[0][:1] == SUBSCRIBED else -1
+        return self._topics > 0
 
     def disconnect(self, to: PeerChannel) -> None:
         """Close the socket of ``to``, if it is open; a later ``send`` opens a new one."""

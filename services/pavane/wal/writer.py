@@ -8,6 +8,10 @@ from pavane.wal.log import Appender, Batch
 
 QUEUE_BATCHES = 1024  # STORAGE_QUEUE of docs/specs/raft.md 14.4: beyond it the caller stops taking input
 QUEUE_BYTES = 128 << 20  # the same in bytes
+HERE_BYTES = 64 << 10  # of a batch that the caller may write itself: more takes longer than a hand-over
+HERE_S = 0.0005  # what its sync may take, by those before it: then two hand-overs cost as much
+SLOW_S = 0.002  # of a sync: no caller waits for the next one
+RECENT = 0.8  # share of what was known of syncs that one more leaves standing; a slow one counts whole
 
 
 class Writer:
@@ -29,6 +33,7 @@ class Writer:
         self._open_bytes = 0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="pavane-wal", daemon=True)
+        self._sync_s = HERE_S * 2  # what a sync takes: not known yet, so no caller waits for the first ones
         self.syncs = 0
         self.sync_seconds = 0.0
 
@@ -40,6 +45,15 @@ class Writer:
     def is_full(self) -> bool:
         """True while more waits than the queue should hold: take no input that may add to it."""
         return self._open_batches >= QUEUE_BATCHES or self._open_bytes >= QUEUE_BYTES
+
+    def suits_here(self, batch: Batch) -> bool:
+        """Whether ``write_here`` is quicker than ``submit``; ask only when all that was submitted has been done."""
+        steps = batch.before or batch.after or any(write.create or write.remove for write in batch.writes)
+        return not steps and batch.size <= HERE_BYTES and self._sync_s <= HERE_S
+
+    def write_here(self, batch: Batch) -> None:
+        """Write and sync a batch on the caller's thread, while nothing else is queued; raises ``OSError``, for good."""
+        self._execute([batch])
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch; never blocks. Callers look at ``is_full`` before they take in more work."""
@@ -66,16 +80,21 @@ class Writer:
                 batches, self._queue = self._queue, []
             if not batches:
                 return
-            started = time.perf_counter()
             try:
-                self._appender.execute(batches)
+                self._execute(batches)
             except Exception as error:
                 self._failed(error)  # whatever it was: who waits for this thread must not wait for ever
                 return
-            if any(batch.sync for batch in batches):
-                self.syncs += 1
-                self.sync_seconds += time.perf_counter() - started
             with self._condition:
                 self._open_batches -= len(batches)
                 self._open_bytes -= sum(batch.size for batch in batches)
             self._done(batches)
+
+    def _execute(self, batches: Sequence[Batch]) -> None:
+        started = time.perf_counter()
+        self._appender.execute(batches)
+        if any(batch.sync for batch in batches):
+            took = time.perf_counter() - started
+            self.syncs += 1
+            self.sync_seconds += took
+            self._sync_s = max(took if took >= SLOW_S else 0.0, RECENT * self._sync_s + (1 - RECENT) * took)

@@ -12,18 +12,20 @@ import zmq
 import zmq.asyncio
 
 from pavane.raft import aio
-from pavane.raft.client import RaftClient
+from pavane.raft.client import RaftClient, procedure
 from pavane.raft.config import Config, LostVoter
 from pavane.raft.core.status import Fence
 from pavane.raft.errors import Expired, RaftError
 from pavane.raft.server import CannotBind, Exit, ForeignStore, RaftServer, StoreLocked
-from pavane.raft.state.commands import Token
+from pavane.raft.state.commands import Append, StoreCommand, Token
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
+from pavane.raft.storage import RaftStorage
 from pavane.raft.wire import EntryType
 from pavane.raft.wire.decoder import decode_broadcast
 from pavane.raft.wire.entry import entry_data
 from pavane.raft.wire.requests import StateBroadcast
+from pavane.wal import Batch, Writer
 from pavane.wire import Stage
 from tests.services.eventually import eventually
 from tests.services.ports import free_ports
@@ -374,6 +376,54 @@ async def test_an_address_in_use_is_named_and_leaves_the_store_free(tmp_path: Pa
         await second.server().start()
     second.url = right
     await started(stack, second.server())
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick disk", "slow disk"])
+async def test_a_peer_waits_for_a_quick_disk_itself_and_hands_what_is_slow_to_a_thread(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, *, quick: bool
+) -> None:
+    monkeypatch.setattr(aio, "MARK_AFTER_S", 60.0)
+    handed: list[Batch] = []
+    submit = Writer.submit
+
+    def hand_over(writer: Writer, batch: Batch) -> None:
+        handed.append(batch)
+        submit(writer, batch)
+
+    [place] = places(tmp_path, 1)
+    await started(stack, place.server())
+    async with RaftClient([place.url], IDENT) as client:
+        await client.update(b"first")
+        monkeypatch.setattr("pavane.wal.writer.HERE_S", 60.0 if quick else 0.0)
+        monkeypatch.setattr("pavane.wal.writer.SLOW_S", 60.0)
+        monkeypatch.setattr(Writer, "submit", hand_over)
+        indices = [await client.update(b"update") for _ in range(10)]
+        assert indices == list(range(indices[0], indices[0] + 10))
+    assert len([batch for batch in handed if batch.sync]) == (0 if quick else 10)
+
+
+async def test_a_leader_takes_a_part_of_what_came_and_syncs_it_before_the_rest(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aio, "TURN_ENTRIES", 8)
+    [place] = places(tmp_path, 1)
+    server = await started(stack, place.server())
+    async with RaftClient([place.url], IDENT) as client:
+        first = await client.update(b"first")
+        sizes: list[int] = []
+        execute = RaftStorage.execute
+
+        def watch(storage: RaftStorage, commands: Sequence[StoreCommand]) -> None:
+            sizes.extend(len(command.entries) for command in commands if isinstance(command, Append))
+            execute(storage, commands)
+
+        monkeypatch.setattr(RaftStorage, "execute", watch)
+        monkeypatch.setattr(procedure, "PART_ITEMS", 4)
+        monkeypatch.setattr(procedure, "PARTS", 64)
+        indices = await asyncio.gather(*(client.update(b"update") for _ in range(64)))
+    assert sorted(indices) == list(range(first + 1, first + 65))
+    assert max(sizes) <= 8 + 16, "a quarter of what is not committed may come on top"
+    assert server.status().last >= first + 64
 
 
 async def test_the_leader_publishes_what_it_applies_where_it_says(tmp_path: Path, stack: AsyncExitStack) -> None:

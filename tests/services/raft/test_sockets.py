@@ -376,17 +376,23 @@ async def test_connections_come_from_the_source_address(outside: Outside) -> Non
         assert frames[1]["Peer-Address"] == "127.0.0.6"
 
 
-async def test_published_messages_reach_subscribers(outside: Outside) -> None:
+async def test_published_messages_reach_subscribers_and_leave_only_while_there_are_some(outside: Outside) -> None:
     url = "tcp://127.0.0.7:28048"
     async with bench(publish=url) as peer:
+        assert not peer.sockets.send(PUBLISH, [b"topic", b"data"])
         subscriber = outside.open(zmq.SUB)
         subscriber.set(zmq.SUBSCRIBE, b"topic")
         subscriber.connect(url)
         async with asyncio.timeout(WAIT_S):
+            while not peer.sockets.send(PUBLISH, [b"topic", b"data"]):
+                await asyncio.sleep(0.01)
             while not subscriber.poll(0):
-                assert peer.sockets.send(PUBLISH, [b"topic", b"data"])
                 await asyncio.sleep(0.01)
         assert subscriber.recv_multipart() == [b"topic", b"data"]
+        subscriber.close(0)
+        async with asyncio.timeout(WAIT_S):
+            while peer.sockets.send(PUBLISH, [b"topic", b"data"]):
+                await asyncio.sleep(0.01)
 
 
 async def test_without_a_publisher_nothing_is_published() -> None:

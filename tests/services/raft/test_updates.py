@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pavane.raft.client.calls import UpdateCall
-from pavane.raft.client.procedure import UPDATES_ID
+from pavane.raft.client.procedure import PART_ITEMS, PARTS, UPDATES_ID
 from pavane.raft.core import serving
 from pavane.raft.errors import Code, Expired
 from pavane.raft.machines import LeaseGrant, encode_command
@@ -182,13 +182,23 @@ def test_other_servers_get_one_message_each(server: str) -> None:
     assert kinds[:2] == [b"=", b"="]
 
 
+@pytest.mark.parametrize(
+    ("count", "parts"),
+    [
+        (PART_ITEMS * 2 + 1, [PART_ITEMS, PART_ITEMS, 1]),
+        (PART_ITEMS * PARTS * 2, [PART_ITEMS * 2] * PARTS),
+        (UPDATE_ITEMS * (PARTS + 1), [UPDATE_ITEMS] * (PARTS + 1)),
+    ],
+    ids=["few", "many", "more than a message may hold"],
+)
+def test_updates_leave_in_parts_so_that_the_leader_begins_before_the_last_is_made(count: int, parts: list[int]) -> None:
+    network = greeted("1")
+    submit_together(network, *(UpdateCall(number.to_bytes(12, "big"), b"x", 30.0) for number in range(count)))
+    assert [len(batch.items) for batch in batches(network)] == parts
+
+
 def test_the_limits_of_a_message_are_kept() -> None:
     network = greeted("1")
-    many = [UpdateCall(number.to_bytes(12, "big"), b"x", 30.0) for number in range(UPDATE_ITEMS + 1)]
-    submit_together(network, *many)
-    assert [len(batch.items) for batch in batches(network)] == [UPDATE_ITEMS, 1]
-
-    network.messages.clear()
     large = [
         UpdateCall(bytes([9]) * 11 + bytes([at]), bytes(size), 30.0) for at, size in enumerate((10, UPDATE_BYTES, 10))
     ]

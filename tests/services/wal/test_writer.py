@@ -12,7 +12,7 @@ import pytest
 from pavane.wal import Appender, Batch, DiskFolder, Log, NewRecord, Writer
 from pavane.wal.files import Buffer
 from pavane.wal.memory import MemoryDisk, MemoryFile, MemoryFolder
-from pavane.wal.writer import QUEUE_BATCHES
+from pavane.wal.writer import HERE_BYTES, QUEUE_BATCHES, SLOW_S
 
 STORE = bytes(16)
 WAIT_S = 20.0
@@ -173,3 +173,48 @@ def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) ->
         folder.lock("lock")
     lock.release()
     folder.lock("lock").release()
+
+
+class Clock:
+    """Time that passes by what syncs are said to take."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        self.sync_s = 0.0
+        monkeypatch.setattr("pavane.wal.writer.time.perf_counter", self._perf_counter)
+
+    def _perf_counter(self) -> float:
+        self.now_s += self.sync_s
+        return self.now_s
+
+
+def taken(bench: Bench, payload: bytes = b"x") -> Batch:
+    bench.log.append(1, [payload])
+    batch = bench.log.take()
+    assert batch is not None
+    return batch
+
+
+def test_the_caller_writes_itself_once_syncs_were_quick_and_until_one_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, bench = Clock(monkeypatch), Bench(MemoryDisk())
+    first = taken(bench)
+    assert not bench.writer.suits_here(first)  # it makes a file, and nobody knows the disk yet
+    bench.writer.write_here(first)
+    clock.sync_s = 0.0001
+    while not bench.writer.suits_here(batch := taken(bench)):
+        bench.writer.write_here(batch)
+    assert bench.writer.syncs > 1
+    clock.sync_s = SLOW_S
+    bench.writer.write_here(batch)
+    assert not bench.writer.suits_here(taken(bench))
+
+
+def test_the_caller_writes_nothing_large_and_takes_no_steps_for_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
+    bench = Bench(MemoryDisk())
+    for _ in range(10):
+        bench.writer.write_here(taken(bench))
+    assert bench.writer.suits_here(taken(bench))
+    assert not bench.writer.suits_here(taken(bench, bytes(HERE_BYTES)))
+    bench.log.after_next(lambda: None)
+    assert not bench.writer.suits_here(taken(bench))

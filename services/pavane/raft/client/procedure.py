@@ -54,6 +54,8 @@ SWEEP_S = LOOK_S  # how exactly silence and deadlines are seen; one pass over al
 RESOLVE_AGAIN_S = 0.5  # a name without an address is asked for again: its pod may be about to start
 REDIRECTS_MAX = 4  # peers that name each other without any progress between; then a search decides
 POLL_ID_MODULUS = 1 << 32  # client ids of polls are numbers of up to four bytes (2.1)
+PART_ITEMS = 128  # of a pv.update that we send at most: the leader works at the first while we make the next …
+PARTS = 4  # … but more where more than so many would be under way
 UPDATES_ID = b"updates"  # client id of every pv.update: the results name their updates, so one message can tell many
 
 
@@ -497,11 +499,12 @@ class Procedure:
 
     def _send_gathered(self) -> None:
         """Make messages of the updates that wait, as few as the limits allow."""
+        items_max = min(UPDATE_ITEMS, max(PART_ITEMS, len(self._calls) // PARTS))
         for endpoint, items in self._gathered.items():
             first = size = 0
             for position, item in enumerate(items):
                 size += ITEM_HEADER_BYTES + len(item.data)
-                if position > first and (size > UPDATE_BYTES or position - first == UPDATE_ITEMS):
+                if position > first and (size > UPDATE_BYTES or position - first == items_max):
                     self._send_items(endpoint, items[first:position])
                     first, size = position, ITEM_HEADER_BYTES + len(item.data)
             self._send_items(endpoint, items[first:])

@@ -399,6 +399,16 @@ class Core:
         )
 
     @property
+    def last(self) -> int:
+        """The index of the last entry of the log."""
+        return self._node.log.last
+
+    @property
+    def uncommitted(self) -> int:
+        """How many entries of the log are not known to be committed."""
+        return self._node.log.last - self._node.commit
+
+    @property
     def tally(self) -> Tally:
         """What was counted since the start."""
         return self._node.tally

@@ -12,7 +12,7 @@ from pavane.raft.core.outputs import PUBLISH, Apply, Route, UpdateDone
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.machines import KeyValue
-from pavane.raft.state.dedup import Freshness
+from pavane.raft.state.dedup import Freshness, Known
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import EntryType, command_digest
 from pavane.raft.wire.frames import Frame, encode_uint
@@ -155,27 +155,22 @@ class Serving:
         if node.role != Role.LEADER:
             self._refuse(requester, reqid, Code.NOT_LEADER)
             return
-        if self._is_taken(reqid, data):
+        known, pending = node.dedup.find(reqid), self._pending.get(reqid)
+        if (known or pending) and self._is_taken(known, pending, data):
             self._refuse(requester, reqid, Code.ID_TAKEN)
-            return
-        pending = self._pending.get(reqid)
-        if pending is not None:
+        elif pending is not None:
             self._join(pending, requester)
-            return
-        index = node.dedup.index_of(reqid)
-        if index is not None:
-            self._repeat(requester, reqid, index)
+        elif known is not None:
+            self._repeat(requester, reqid, known[0])
         elif not self._freshness.fresh(reqid, node.now.wall_s, node.dedup.floor):
             self._refuse(requester, reqid, Code.EXPIRED)
         else:
             self._admit(_Pending(reqid, [requester], node.now.mono, len(data)), data)
 
-    def _is_taken(self, reqid: bytes, data: Frame) -> bool:
+    def _is_taken(self, known: Known | None, pending: _Pending | None, data: Frame) -> bool:
         """Whether another command came with this id: who holds a copy of another's memory makes equal ids."""
-        known = self.node.dedup.find(reqid)
         if known is not None:
             return known[1] not in (0, command_digest(EntryType.STATE, data))
-        pending = self._pending.get(reqid)
         return pending is not None and not pending.index and pending.data != data
 
     def _repeat(self, requester: Requester, reqid: bytes, index: int) -> None:
