@@ -18,6 +18,7 @@ from pavane_api.traces.schemas import Span, SpanLink
 from pavane_api.traces.store import PRUNE_EVERY_BYTES, TraceStore
 from pavane_operator.kube import Identity, KubeClient, Resource
 from tests.api.plane import plane
+from tests.services.disks import no_file_beyond
 
 SECOND_NS = 1_000_000_000
 DERIVED = SpanLink(trace_id="d" * 32, span_id="d" * 16)
@@ -293,6 +294,42 @@ async def test_a_file_of_another_format_is_made_anew(tmp_path: Path) -> None:
     await store.add([span("a", 1)], now_ns=SECOND_NS)
     assert await store.trace("a" * 32) is not None
     await store.close()
+
+
+@pytest.mark.parametrize("damage", [b"x" * 5000, b"SQLite format 3\0" + b"\x10\0\1\1\0@  " + b"x" * 9000])
+async def test_a_damaged_file_is_made_anew(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "traces.sqlite").write_bytes(damage)
+    store = TraceStore(tmp_path / "traces.sqlite", retention_s=3600, spans_max=1500)
+    await store.open()
+    await store.add([span("a", 1)], now_ns=SECOND_NS)
+    assert await store.trace("a" * 32) is not None
+    await store.close()
+
+
+async def test_while_there_is_no_room_for_traces_all_else_works_and_they_are_refused_in_words(tmp_path: Path) -> None:
+    place = tmp_path / "api"
+    place.write_text("in the place of its folder")
+    async with plane(tmp_path) as api:
+        token = await api.service_account_token("quickstart", "pavane-otlp")
+        headers = {"Content-Type": "application/x-protobuf", "Authorization": f"Bearer {token}"}
+
+        async def sent(trace: bytes, spans: int) -> httpx2.Response:
+            return await api.http.post("/v1/traces", content=export_of(trace, spans=spans), headers=headers)
+
+        assert (await api.http.get("/api/v1/namespaces/default/raftclusters")).status_code == 200
+        refused = await sent(b"a", 1)
+        assert refused.status_code == 503
+        assert "traces.sqlite cannot be used" in Status.FromString(refused.content).message
+        place.unlink()
+        assert (await sent(b"b", 1)).status_code == 200
+        with no_file_beyond(256 * 1024):
+            refused = await sent(b"c", 2000)
+            assert refused.status_code == 503
+            assert "traces.sqlite cannot be used" in Status.FromString(refused.content).message
+        assert (await sent(b"d", 1)).status_code == 200
+        found = {item["trace_id"] for item in (await api.http.get("/api/v1/traces?parts=true")).json()["items"]}
+        assert found >= {(b"b" * 16).hex(), (b"d" * 16).hex()}
+        assert (b"c" * 16).hex() not in found
 
 
 def test_what_a_terminal_would_obey_reaches_nobody() -> None:

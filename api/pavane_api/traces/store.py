@@ -8,6 +8,7 @@ import asyncio
 import functools
 import heapq
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from pavane_api.problems import Unavailable
 from pavane_api.traces.schemas import Span, SpanLink, Trace, TraceSummary
 
 TRACE_SPANS_MAX = 2000  # spans that one answer holds
@@ -48,6 +50,10 @@ CREATE INDEX link_target ON link (to_trace_id, trace_id, span_id);
 STORED = tuple(name for name in Span.model_fields if name != "links")
 """Fields of a span in the order of the first columns."""
 
+_FILE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_logger = logging.getLogger(__name__)
+
 P = ParamSpec("P")
 Result = TypeVar("Result")
 SpanKey = tuple[str, str]  # trace id, span id
@@ -62,8 +68,9 @@ class TraceStore:
 
     What arrived first goes first, whatever time it says of itself.
 
-    ``path`` is the database file. All methods may be called from one event loop; the work is done on a thread of the
-    store's own, in the order of the calls.
+    ``path`` is the database file; one that is damaged is made anew. All methods may be called from one event loop; the
+    work is done on a thread of the store's own, in the order of the calls. They raise ``Unavailable`` while the file
+    cannot be used, as on a full volume, and open it anew when it can.
     """
 
     def __init__(self, path: Path, *, retention_s: float, spans_max: int, bytes_max: int = 1 << 30) -> None:
@@ -77,12 +84,15 @@ class TraceStore:
         self._inserted_bytes = 0
 
     async def open(self) -> None:
-        """Open or create the database; raises ``sqlite3.Error`` when the file cannot be used."""
-        await self._run(self._open)
+        """Open or create the database; where that cannot be now, later: traces are no reason to refuse all else."""
+        try:
+            await self._run(self._open)
+        except Unavailable as error:
+            _logger.warning("%s", error.detail)
 
     async def close(self) -> None:
         """Finish what was begun and close the file."""
-        await self._run(self._close)
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
     async def add(self, spans: Sequence[Span], *, now_ns: int) -> None:
@@ -137,13 +147,39 @@ class TraceStore:
         return await self._run(self._bounded, functools.partial(self._trace, trace_id, namespaces))
 
     async def _run(self, function: Callable[P, Result], *arguments: P.args, **named: P.kwargs) -> Result:
-        call = functools.partial(function, *arguments, **named)
+        call = functools.partial(self._on_the_file, functools.partial(function, *arguments, **named))
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
+    def _on_the_file(self, call: Callable[[], Result]) -> Result:
+        try:
+            self._open()
+            return call()
+        except (sqlite3.DatabaseError, OSError) as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of it says where SQLite noticed
+            if isinstance(error, sqlite3.DatabaseError) and code not in _FILE_ERRORS | _DAMAGED:
+                raise
+            if code in _DAMAGED:
+                self._close()
+                for end in ("", "-wal", "-shm"):
+                    self._path.with_name(self._path.name + end).unlink(missing_ok=True)
+            what = "is damaged and made anew" if code in _DAMAGED else "cannot be used: see to its volume"
+            raise Unavailable(
+                f"The file of traces {self._path} {what}. {error}", headers={"Retry-After": "1"}
+            ) from error
+
     def _open(self) -> None:
+        if self._database is not None:
+            return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.touch(mode=0o600)  # what spans tell is not for every user of the machine
         database = self._database = sqlite3.connect(self._path, check_same_thread=False)
+        try:
+            self._prepare(database)
+        except sqlite3.Error:
+            self._close()
+            raise
+
+    def _prepare(self, database: sqlite3.Connection) -> None:
         database.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
         if database.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
             former = "DROP TABLE IF EXISTS span; DROP TABLE IF EXISTS link;"

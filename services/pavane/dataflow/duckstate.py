@@ -6,6 +6,7 @@ are built from the log.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -50,7 +51,7 @@ class Files:
     clock: Callable[[], float] = time.monotonic
     every_s: float = CHECKPOINT_S
     failed: set[str] = field(default_factory=set)
-    """Scripts of which a checkpoint failed: their state is in memory until the process starts anew."""
+    """Scripts whose file cannot be made or written: their state is in memory until the process starts anew."""
     in_use: set[str] = field(default_factory=set)
     """Scripts whose state is open; of a namesake, which only a foreign controller makes, it is in memory."""
 
@@ -109,14 +110,17 @@ class DuckState:
                 flow.begin()
             marker.unlink()
         except (duckdb.Error, OSError) as error:
-            self._files.failed.add(self._name)
-            text = (
-                f"the state in {self._path()} was not written, and is in memory until the process starts anew: {error}"
-            )
-            _logger.warning("%s", _line(text))
-            self.close()
-            marker.unlink(missing_ok=True)
-            raise EngineError(_line(text)) from error
+            raise self._given_up("was not written", error) from error
+
+    def _given_up(self, what: str, error: Exception) -> EngineError:
+        """Close, and see to it that the state is in memory from now on."""
+        self._files.failed.add(self._name)
+        text = _line(f"the state in {self._path()} {what}, and is in memory until the process starts anew: {error}")
+        _logger.warning("%s", text)
+        self.close()
+        with contextlib.suppress(OSError):
+            self._path(".busy").unlink()
+        return EngineError(text)
 
     def close(self) -> None:
         """Let go of memory and of the file."""
@@ -166,8 +170,7 @@ class DuckState:
                     flow.make()
             marker.unlink()
         except (duckdb.Error, OSError) as error:
-            self.close()
-            raise EngineError(_line(f"the state in {self._path()} cannot be made: {error}")) from error
+            raise self._given_up("cannot be made", error) from error
 
     def _connect(self, database: str, settings: Mapping[str, str | bool | int]) -> None:
         self._connection = duckdb.connect(database, config=dict(settings))

@@ -57,6 +57,7 @@ SMALL = parse(f"""{TABLE}
 CREATE MATERIALIZED VIEW sums AS SELECT k, count(*) AS n, sum(x) AS s FROM t GROUP BY k;
 CREATE MATERIALIZED VIEW big AS SELECT k, s FROM sums WHERE s > 20;
 """)
+ONE = parse(f"{TABLE}CREATE MATERIALIZED VIEW sums AS SELECT k, count(*) AS n, sum(x) AS s FROM t GROUP BY k;")
 FAR = 2**40
 WAIT_S = 60.0
 
@@ -367,6 +368,36 @@ async def test_a_checkpoint_that_fails_is_said_once_and_the_views_go_on(
     await life(log, files_in(tmp_path), 4, 3, SMALL)
     assert min(log.reads) == 3
     assert wrong(log, SMALL) == []
+
+
+async def test_a_folder_that_cannot_be_used_is_said_once_and_the_views_are_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start, and from one checkpoint to the next."""
+    place, log = tmp_path / "state", new_log()
+    place.write_text("in the place of the folder")
+    files = files_in(place)
+    with pytest.raises(EngineError, match="cannot be made, and is in memory"):
+        await life(log, files, 1, 3, ONE)
+    await life(log, files, 2, 3, ONE)
+
+    place.unlink()
+    commit = duckflow.DuckFlow.commit
+
+    def gone(self: duckflow.DuckFlow, digest: str, at: Binding) -> None:
+        commit(self, digest, at)
+        if place.is_dir():
+            shutil.rmtree(place)
+            place.write_text("in the place of the folder")
+
+    files = files_in(place)
+    with monkeypatch.context() as patched:
+        patched.setattr(duckflow.DuckFlow, "commit", gone)
+        with pytest.raises(EngineError, match="was not written, and is in memory"):
+            await life(log, files, 3, 3, ONE)
+    await life(log, files, 4, 3, ONE)
+    assert [each.name for each in caplog.records if each.levelno >= logging.WARNING] == [duckstate.__name__] * 2
+    assert wrong(log, ONE) == []
 
 
 def test_who_closes_waits_for_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
