@@ -313,6 +313,25 @@ def test_an_aggregate_over_nothing_has_one_row() -> None:
     assert contents("SELECT count(*) AS n, sum(x) AS s FROM t", "x BIGINT", []) == Counter({(0, None): 1})
 
 
+@pytest.mark.parametrize("group", ["", " GROUP BY k"])
+@pytest.mark.parametrize(("kind", "value"), [("BIGINT", 7), ("DOUBLE", 0.5), ("DECIMAL(9, 2)", Decimal("1.25"))])
+def test_an_aggregate_is_null_again_when_its_last_value_is_taken_back(kind: str, value: object, group: str) -> None:
+    made = parse(
+        f"CREATE TABLE t (k BIGINT, x {kind}) USING waltz OPTIONS (partitions '0', diff 'true');"
+        f"CREATE MATERIALIZED VIEW v AS SELECT sum(x) AS s, min(x) AS a, max(x) AS b, count(x) AS n"
+        f" FROM t{group}"
+    )
+    schema, held = arrow_schema(made.tables[0].columns), Counter[Row]()
+    with closing(PlainEngine()) as engine:
+        view = engine.open(made).flow(made.views[0])
+        for tick, (row, diff) in enumerate([((1, None), 1), ((1, value), 1), ((1, value), -1)], 1):
+            for found, _, change in updates_of(view.step({"t": table_of([(row, tick, diff)], schema)}, tick + 1)):
+                held[found] += change
+            ((aggregates, count),) = ((row, count) for row, count in held.items() if count)
+            assert count == 1
+            assert aggregates == ((value, value, value, 1) if tick == 2 else (None, None, None, 0))
+
+
 def test_a_division_by_zero_is_null() -> None:
     assert contents("SELECT x / 0 AS d, x % 0 AS m FROM t", "x BIGINT", [((7,), 1, 1)]) == Counter({(None, None): 1})
 
