@@ -69,8 +69,9 @@ def test_a_file_that_it_cannot_show_is_refused_before_anything_starts(
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "pipe"])
 async def test_a_rollout_is_shown_in_place_on_a_terminal_and_by_lines_elsewhere(
-    stream: io.StringIO, tmp_path: Path
+    stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # one that can erase, whatever this one is
     rolling = {
         "activeGeneration": 1,
         "nextGeneration": 2,

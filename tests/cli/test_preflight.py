@@ -91,11 +91,11 @@ class Terminal(NamedTuple):
     folder: Path
 
 
-@pytest.fixture(params=["up --bare", f"demo {QUICKSTART}"], ids=["up", "demo"])
+@pytest.fixture(params=[("up", "--bare"), ("demo", str(QUICKSTART))], ids=["up", "demo"])
 def on_a_terminal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Terminal]:
     """A cluster in the foreground, with a module in its working folder that must not be imported."""
     (tmp_path / "yaml.py").write_text("raise SystemExit('imported from the working folder')")
-    words = [str(Path(sys.executable).with_name("pavane")), *request.param.split()]
+    words = [str(Path(sys.executable).with_name("pavane")), *request.param]
     # Under nohup a program is to outlive its terminal, also when these tests run so.
     ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:

@@ -56,7 +56,7 @@ async def test_three_pods_with_identity_claims_and_status(tmp_path: Path) -> Non
     template = {"metadata": {"name": "data", "labels": {"x": "y"}}, "spec": claim}
     async with running_node(tmp_path) as node:
         mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
-        write = ["sh", "-c", "echo $HOSTNAME >> $PAVANE_ROOT/data/who; exec sleep 1000"]
+        write = ["sh", "-c", 'echo $HOSTNAME >> "$PAVANE_ROOT/data/who"; exec sleep 1000']
         await node.cluster.create(SETS, stateful_set(command=write, volumeClaimTemplates=[template], container=mounts))
         await eventually(lambda: ready(node) == 3)
         found = node.cluster.get(SETS, "default", "db")

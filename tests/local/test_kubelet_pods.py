@@ -51,8 +51,8 @@ async def test_env_files_and_arguments(tmp_path: Path) -> None:
             "a",
             "sh",
             "-ec",
-            'echo $URL $COLOUR ${NONE-unset} "<$LABEL>" $HOSTNAME; cat "$0" $PAVANE_ROOT/etc/settings/colour; '
-            "echo done > $DATA/file; echo why > $PAVANE_TERMINATION_LOG",
+            'echo $URL $COLOUR ${NONE-unset} "<$LABEL>" $HOSTNAME; cat "$0" "$PAVANE_ROOT/etc/settings/colour"; '
+            'echo done > "$DATA/file"; echo why > "$PAVANE_TERMINATION_LOG"',
             "/etc/keys/key",
             volumes=[
                 {"name": "data", "emptyDir": {}},
@@ -272,7 +272,7 @@ async def test_the_end_of_a_pod_is_gentle_then_firm(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         file = tmp_path / "ended"
         await node.run(
-            "gentle", "sh", "-c", f"trap 'echo bye > {file}; exit 0' TERM; echo up; while :; do sleep 0.01; done"
+            "gentle", "sh", "-c", f"trap 'echo bye > \"{file}\"; exit 0' TERM; echo up; while :; do sleep 0.01; done"
         )
         ignore = "trap '' TERM; echo up; sleep 1000 & while :; do sleep 0.01; done"
         await node.run("stubborn", "sh", "-c", ignore, terminationGracePeriodSeconds=1)
@@ -309,7 +309,7 @@ async def test_a_forced_deletion_does_not_wait_for_the_grace_period(tmp_path: Pa
 async def test_a_namesake_starts_only_when_the_former_process_is_gone(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         lock = tmp_path / "only-one"
-        hold = f"mkdir {lock} || exit 9; trap 'rmdir {lock}; exit 0' TERM; while :; do sleep 0.01; done"
+        hold = f"mkdir '{lock}' || exit 9; trap 'rmdir \"{lock}\"; exit 0' TERM; while :; do sleep 0.01; done"
         await node.run("a", "sh", "-c", hold)
         await eventually(lock.exists)
         for _ in range(3):
@@ -325,7 +325,7 @@ async def test_a_namesake_starts_only_when_the_former_process_is_gone(tmp_path: 
 async def test_pods_that_ran_are_terminated_and_started_again_on_their_volumes(tmp_path: Path) -> None:
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}]
     mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
-    command = "echo x >> $PAVANE_ROOT/data/starts; exec sleep 1000"
+    command = 'echo x >> "$PAVANE_ROOT/data/starts"; exec sleep 1000'
     starts = tmp_path / "volumes/default/claim/starts"
     stale = [tmp_path / "volumes/default/gone/file", tmp_path / "pods/default/a/gone/main/0.log"]
     async with running_node(tmp_path) as node:
