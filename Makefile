@@ -97,8 +97,11 @@ e2e: setup ## end-to-end tests on the embedded cluster, the long runs too (RUNS 
 
 # Spark (500 MB) is installed for the benchmarks that need it, and for no other.
 bench: setup ## benchmarks: NAME="waltz waltz-traces", ARGS="--runs 3"; NAME=--help lists them
-	@$(if $(filter spark views view-rollouts,$(NAME)),$(call INSTALL,requirements/spark.lock),:)
+	@$(if $(filter spark views views-scale view-rollouts,$(NAME)),$(call INSTALL,requirements/spark.lock),:)
 	$(BIN)/python -m bench $(NAME) $(ARGS)
+
+bench-%:
+	@$(MAKE) bench NAME=$*
 
 test-kills: setup ## the operator is killed before and after each of its API calls: an hour or two
 	PAVANE_KILL_CALLS=all $(BIN)/pytest -q -s -n $(WORKERS) tests/operator/test_runtime_killed.py tests/operator/test_plan_model_cluster.py

@@ -32,6 +32,7 @@ from bench import (
     swim_sim,
     view_rollouts,
     views,
+    views_scale,
     waltz,
     waltz_chaos,
     waltz_rollouts,
@@ -89,6 +90,10 @@ BENCHMARKS: Mapping[str, tuple[Measuring, str]] = {
     "views": (
         views.measure,
         "each tick of views compared with plain Spark under SIGKILLs (--kills 60)",
+    ),
+    "views-scale": (
+        views_scale.measure,
+        "views of --rows rows, built and stepped by DuckDB and by Spark (--runs 1: four minutes)",
     ),
     "view-rollouts": (view_rollouts.measure, "views rolled out under load (--runs 20)"),
 }
@@ -155,6 +160,7 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument(
         "--engine", choices=("spark", "plain"), default=defaults.engine, help="of `views` (%(default)s)"
     )
+    parser.add_argument("--rows", type=int, default=defaults.rows, help="of `views-scale` (%(default)s)")
     found = parser.parse_args()
     strange = set(found.contestants) - contest.CONTESTANTS.keys()
     if strange:
@@ -164,6 +170,8 @@ def _arguments() -> tuple[list[str], Options]:
         parser.error(f"there is no benchmark {unknown[0]}; there are {', '.join(BENCHMARKS)}")
     if min(found.runs, found.resources, found.updates) < 1 or found.kills < 0:
         parser.error("--runs, --resources and --updates must be at least 1, --kills at least 0")
+    if found.rows < views_scale.ROWS_LEAST:
+        parser.error(f"--rows must be at least {views_scale.ROWS_LEAST}")
     options = Options(**{name: value for name, value in vars(found).items() if name != "names"})
     return found.names or list(DEFAULT), options
 

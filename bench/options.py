@@ -9,7 +9,7 @@ class Options:
 
     ``resources``: how many the benchmark `operator` creates. ``contestants``, ``in_flight``, ``sizes``: what part of
     `contest` is run; no contestants are all. ``updates``: how many `raft-snapshots` makes.
-    ``minutes``, ``engine``: of `views`, before its kills.
+    ``minutes``, ``engine``: of `views`, before its kills. ``rows``: of `views-scale`.
     """
 
     runs: int = 5
@@ -21,3 +21,4 @@ class Options:
     updates: int = 1_000_000
     minutes: float = 5.0
     engine: str = "spark"
+    rows: int = 10_000_000
