@@ -153,9 +153,10 @@ async def fill(address: str, count: int) -> None:
 
 def spark(folder: Path, address: str, options: Options) -> list[Measure]:
     """Build views of a tenth of the rows and of all of them, few groups and many; in a process of its own."""
-    from pavane.spark.session import builder
+    from pavane.spark.engine import started  # noqa: PLC0415 - Spark is an extra
+    from pavane.spark.session import builder  # noqa: PLC0415 - Spark is an extra
 
-    session = builder("bench").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    session = started(builder("bench"))
     session.sparkContext.setLogLevel("ERROR")
     try:
         Executed.of(session, folder / "warm", address, min(options.rows, 10 * ROWS_EACH), 100, 1)
@@ -194,9 +195,9 @@ class Executed(Kept):
     @classmethod
     def of(cls, session: Any, folder: Path, address: str, count: int, groups: int, runs: int) -> "Executed":
         """Build a view of the first rows of the log and step it."""
-        from pavane.spark.engine import SparkEngine
-        from pavane.spark.kept import Keeping
-        from pavane.spark.tables import Place
+        from pavane.spark.engine import SparkEngine  # noqa: PLC0415 - Spark is an extra
+        from pavane.spark.kept import Keeping  # noqa: PLC0415
+        from pavane.spark.tables import Place  # noqa: PLC0415
 
         query, made, start = (
             SUMS.format(groups=groups),

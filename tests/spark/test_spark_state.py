@@ -12,13 +12,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from pavane.dataflow.chain import Chain
 from pavane.dataflow.entries import CHAIN_HEADER, decode
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.ports import Binding, Engine, Script
+from pavane.dataflow.plan import Aggregate, Group
+from pavane.dataflow.ports import DIFF, Binding, Column, Engine, Script
 from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.runner import ViewRunner
 from pavane.dataflow.sink import ChainSink, Home
@@ -27,7 +29,7 @@ from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.types import arrow_schema
 from pavane.spark import kept as kept_state
-from pavane.spark import runs
+from pavane.spark import runs, stages
 from pavane.spark.engine import SparkEngine
 from pavane.spark.kept import Keeping
 from pavane.spark.tables import Place
@@ -49,6 +51,16 @@ def engine_in(folder: Path, spark: SparkSession, place: Place | None = None) -> 
 def test_a_view_is_its_query_at_every_tick(shape: str, spark: SparkSession, tmp_path: Path) -> None:
     assert shape in SHAPES
     assert wrong_ticks(shape, 5, engine_in(tmp_path, spark), 6) == []
+
+
+def test_whole_numbers_of_any_size_are_added_up_exactly(spark: SparkSession) -> None:
+    values = [-(2**63), 2**63 - 1, -(2**63), -1, 0, 2**22, 2**44 - 1, -(2**44) - 1, None]
+    spark.createDataFrame(
+        pa.table({"x": pa.array(values, pa.int64()), DIFF: [1] * len(values)})
+    ).createOrReplaceTempView("x")
+    stage = stages.sums(Group(0, (Aggregate("sum", 0, "BIGINT"),)), [Column("x", "BIGINT")], single=True)
+    ((_, rows, known, total),) = spark.sql(stage.delta("x", times=False)).collect()
+    assert (rows, known, total) == (9, 8, sum(each for each in values if each is not None))
 
 
 class Counting:

@@ -18,12 +18,21 @@ from pavane.spark.runs import signed
 from pavane.spark.session import builder
 from pavane.spark.tables import Place
 
+REMEMBERED = "10"
+"""Jobs, and queries with their plans, that Spark keeps for a page that nobody opens: by default 1,000 of each."""
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedJobs": REMEMBERED,
+    "spark.ui.retainedStages": REMEMBERED,
+    "spark.sql.ui.retainedExecutions": REMEMBERED,
+}
+
 
 def started(made: SparkSession.Builder) -> SparkSession:
     """Return a session that evaluates as views need it. Raises `EngineError`."""
-    settings = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
     try:
-        return made.config(map=settings).getOrCreate()
+        return made.config(map=SETTINGS).getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         what = " ".join(said(error).splitlines()[:2])  # what was called, and the error without its trace
         _forget_jvm()

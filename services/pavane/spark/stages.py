@@ -17,6 +17,9 @@ EXACT_DIGITS = 19
 """Of what is summed up: 10^18 of these fit in 38 digits."""
 COUNT = "CAST({} AS DECIMAL(18,0))"
 """A diff as a factor of which a product with so many digits is exact."""
+LIMB_BITS = 22
+"""Whole numbers are added up in three parts, the lower two of so many bits: decimals take three times as long for each
+row. 2^41 rows fit."""
 
 
 def covers(script: Script, view: SqlView) -> bool:
@@ -144,8 +147,8 @@ def counts(columns: Sequence[Column], weight: str) -> Stage:
     return Stage(tuple(each.type for each in columns), made, (("n", "BIGINT", f"sum({DIFF})"),), names, weight)
 
 
-def sums(group: Group, columns: Sequence[Column]) -> Stage:
-    """Return what keeps rows, values and sums of each group."""
+def sums(group: Group, columns: Sequence[Column], *, single: bool) -> Stage:
+    """Return what keeps rows, values and sums of each group. `single`: each row counts 1."""
     keys = columns[: group.keys]
     kept = [("n", "BIGINT", f"coalesce(sum({DIFF}), 0)")]
     shown = [f"c{number}" for number in range(group.keys)]
@@ -158,11 +161,24 @@ def sums(group: Group, columns: Sequence[Column]) -> Stage:
         if each.function != "count":
             digits, scale = _digits(kind)
             product = f"CAST({value} AS DECIMAL({digits},{scale})) * {COUNT.format(DIFF)}"
-            kept.append((f"s{number}", f"DECIMAL(38,{scale})", f"coalesce(sum({product}), 0)"))
+            whole = single and not kind.startswith("DECIMAL")
+            total = _limbs(f"CAST({value} AS BIGINT)") if whole else f"sum({product})"
+            kept.append((f"s{number}", f"DECIMAL(38,{scale})", f"coalesce({total}, 0)"))
         shown.append(_result(number, each))
     made = tuple(canonical(each) for each in keys)
     weight = "CAST(n <> 0 AS BIGINT)" if keys else "1L"
     return Stage(tuple(each.type for each in keys), made, tuple(kept), tuple(shown), weight, forgets=bool(keys))
+
+
+def _limbs(value: str) -> str:
+    """The sum of whole numbers, each of which counts 1."""
+    mask = (1 << LIMB_BITS) - 1
+    parts = (
+        f"{value} & {mask}L",
+        f"shiftright({value}, {LIMB_BITS}) & {mask}L",
+        f"shiftright({value}, {2 * LIMB_BITS})",
+    )
+    return " + ".join(f"CAST(sum({part}) AS DECIMAL(19,0)) * {1 << LIMB_BITS * n}BD" for n, part in enumerate(parts))
 
 
 def _result(number: int, each: Aggregate) -> str:

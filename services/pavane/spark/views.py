@@ -32,6 +32,11 @@ class _Part:
     def kept(self) -> list[Runs]:
         return [each for each in (self.groups, self.once, self.rows) if each is not None]
 
+    @property
+    def unique(self) -> bool:
+        """Whether no two rows of its contents are equal."""
+        return bool(self.kept) and (self.kept[-1] is not self.groups or self.plan.final is None)
+
     def final(self, source: str) -> str:
         """SELECT of rows of groups."""
         return source if self.plan.final is None else stages.over(self.plan.final, source)
@@ -82,7 +87,9 @@ class SparkFlow:
         first = plan.sides[0].select.columns
         made = _Part(plan, first if plan.final is None else plan.final.columns)
         if plan.group is not None:
-            made.groups = Runs(self._store, stages.sums(plan.group, first))
+            source, inner = plan.sides[0].table, {relation.name for relation in self._relations}
+            single = source not in inner and any(each.name == source and not each.diff for each in self._tables)
+            made.groups = Runs(self._store, stages.sums(plan.group, first, single=single))
         if plan.distinct:
             made.once = Runs(self._store, stages.counts(made.columns, stages.ONCE))
         if last and not made.kept:
@@ -121,9 +128,8 @@ class SparkFlow:
     def contents(self, tick: int) -> pa.Table:
         """See `Flow`."""
         with told_apart():
-            return self._arrow(
-                self._joined(self._relations[-1], [self._told(p, tick) for p in self._relations[-1].parts])
-            )
+            last = self._relations[-1]
+            return self._arrow(self._joined(last, [self._told(part, tick) for part in last.parts], contents=True))
 
     def build(self, start: Binding, inputs: Mapping[str, pa.Table]) -> pa.Table:
         """See `Flow`."""
@@ -169,7 +175,9 @@ class SparkFlow:
                 for kept in (part.once, part.rows):
                     rows = f"({self._filled(kept, rows, tick)})" if kept is not None else rows
                 made.append(rows)
-            known[relation.name] = self._view(f"{self._label(relation.name)}_rel", self._joined(relation, made))
+            known[relation.name] = self._view(
+                f"{self._label(relation.name)}_rel", self._joined(relation, made, contents=True)
+            )
         self._begun = True
         return self._arrow(f"SELECT * FROM {known['']}")
 
@@ -233,10 +241,11 @@ class SparkFlow:
         return f"({stage.contents(stage.none('0'), least)} UNION ALL SELECT * FROM {found})"
 
     # --- SQL ----------------------------------------------------------------------------------------------------------
-    def _joined(self, relation: _Relation, parts: Sequence[str]) -> str:
-        """SELECT the rows of all parts of a relation."""
+    def _joined(self, relation: _Relation, parts: Sequence[str], *, contents: bool = False) -> str:
+        """SELECT the rows of all parts of a relation: all that there is, or changes."""
         rows = " UNION ALL ".join(stages.named(part, relation.columns) for part in parts)
-        return stages.consolidated(rows, relation.columns)
+        alone = contents and len(parts) == 1 and relation.parts[0].unique
+        return rows if alone else stages.consolidated(rows, relation.columns)
 
     def _label(self, name: str) -> str:
         """A name of temporary relations: users call theirs anything."""
