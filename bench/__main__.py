@@ -153,7 +153,12 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument("--contestants", type=_words, default=(), help=f"of `contest`: {','.join(contest.CONTESTANTS)}")
     parser.add_argument("--in-flight", type=_numbers, default=defaults.in_flight, help="of `contest`: 8,64,256,1000")
     parser.add_argument("--sizes", type=_numbers, default=defaults.sizes, help="bytes of an update in `contest`")
-    parser.add_argument("--updates", type=int, default=defaults.updates, help="of `raft-snapshots` (%(default)s)")
+    parser.add_argument(
+        "--updates",
+        type=int,
+        default=defaults.updates,
+        help="of `raft-snapshots`, and transactions of `views-scale` (%(default)s)",
+    )
     parser.add_argument(
         "--minutes", type=float, default=defaults.minutes, help="of `views`, then come its kills (%(default)s)"
     )

@@ -8,7 +8,7 @@ class Options:
     """``runs``: repetitions of what a median is taken of. ``kills``: crashes of the local cluster or its processes.
 
     ``resources``: how many the benchmark `operator` creates. ``contestants``, ``in_flight``, ``sizes``: what part of
-    `contest` is run; no contestants are all. ``updates``: how many `raft-snapshots` makes.
+    `contest` is run; no contestants are all. ``updates``: how many `raft-snapshots` makes and `views-scale` reads.
     ``minutes``, ``engine``: of `views`, before its kills. ``rows``: of `views-scale`.
     """
 

@@ -44,6 +44,9 @@ SETTLED_S = 60.0
 PAUSE_S = 2.0
 """Between two kills, once it writes again."""
 LOOK_S = 0.05
+WRITES_S = 90.0
+"""Until a checkpoint begins; there is one every 30 s."""
+CHECKPOINT = "in a checkpoint"
 
 
 class Changes:
@@ -107,6 +110,8 @@ class Pipeline:
     address: str
     engine: str
     script: str
+    state: Path | None = None
+    """Where Spark keeps state."""
     process: "subprocess.Popen[bytes] | None" = None
     _ended: bool = field(default=False)
 
@@ -116,6 +121,8 @@ class Pipeline:
         script.write_text(self.script, encoding="utf-8")
         where = ("--servers", self.address, "--no-tls", "--ticks", str(TICKS), "-p", str(VIEWS))
         command = [*PAVANE, "sql", "run", str(script), *where, "--engine", self.engine]
+        if self.state is not None:
+            command += ["--checkpoint", str(self.state)]
         with (self.folder / "pipeline.log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -136,8 +143,13 @@ class Pipeline:
             try:
                 self.process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
+                self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL all its processes."""
+        assert self.process is not None
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
     def family(self) -> dict[str, list[int]]:
         """Return the processes by what they are: driver, JVM, Python workers."""
@@ -148,6 +160,14 @@ class Pipeline:
             name = "JVM" if b"org.apache.spark.deploy.SparkSubmit" in command else "worker"
             found[name].append(pid)
         return found
+
+    async def writes(self) -> None:
+        """Wait until it writes into its state."""
+        assert self.state is not None
+        before = set(self.state.rglob("*"))
+        async with asyncio.timeout(WRITES_S):
+            while set(self.state.rglob("*")) <= before:
+                await asyncio.sleep(LOOK_S / 10)
 
     def resident_mb(self) -> float:
         """Memory of all its processes."""
@@ -169,7 +189,8 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     log = Log(folder / "log")
     log.start()
     views = "".join(f"CREATE MATERIALIZED VIEW {name} AS {shape.sql};\n" for name, shape in SHAPES.items())
-    pipeline = Pipeline(folder, log.address, options.engine, TABLES + views)
+    state = folder / "state" if options.engine == "spark" else None
+    pipeline = Pipeline(folder, log.address, options.engine, TABLES + views, state)
     changes = Changes(seed=1)
     try:
         async with Waltz([log.address]) as client, _begun(client, changes, pipeline):
@@ -257,10 +278,13 @@ class _Frontier:
 
 async def _kill(pipeline: Pipeline, watch: _Frontier, number: int) -> float:
     """Kill the next kind of process and wait until all views are written again; return the seconds."""
-    family: dict[str, list[int]] = pipeline.family()
-    kinds = [kind for kind, pids in family.items() if pids]
+    kinds = [kind for kind, pids in pipeline.family().items() if pids] + [CHECKPOINT] * (pipeline.state is not None)
     kind = kinds[number % len(kinds)]
-    os.kill(random.choice(family[kind]), signal.SIGKILL)
+    if kind == CHECKPOINT:
+        await pipeline.writes()
+    family = pipeline.family()
+    victim = kind if family.get(kind) else random.choice(["driver", "JVM"])
+    os.kill(random.choice(family[victim] or family["driver"]), signal.SIGKILL)
     took_s = await watch.moves(MOVES_S)
     output.note(f"kill {number + 1}: {kind}, written again after {took_s:.1f} s")
     await asyncio.sleep(PAUSE_S)

@@ -20,11 +20,13 @@ import pyarrow as pa
 
 from bench.options import Options
 from bench.report import Measure, median_of, percentile
+from bench.views import LOOK_S, VIEWS, Pipeline
 from bench.waltz import Log
 from pavane.dataflow.duckstate import DuckState, Files
 from pavane.dataflow.ports import DIFF, TIME, Binding, Flow, Script
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
+from pavane.dataflow.views import Views
 from pavane.waltz.client import Waltz
 from pavane_cli import output
 
@@ -39,6 +41,9 @@ MEMORY_MIB = 256
 RESIDENT_MOST_MIB = 512.0
 PER_S_LEAST, TICK_MOST_MS, ORDERED_MOST = 400_000, 50.0, 2.0
 HYDRATION_MOST, HEAP_MOST, SPARK_TICK_MOST_MS, GROUPS_MOST = 1.5, 1.1, 1000.0, 1.5
+RESTART_MOST_S, RESTART_PATIENCE_S = 30.0, 600.0
+UNDER_WAY = 900
+"""Appends of one row at once."""
 APPENDS = 32
 """Under way at once."""
 COLUMNS = "id BIGINT, x BIGINT"
@@ -82,9 +87,10 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
         log.start()
         try:
             await fill(log.address, options.rows)
-            return plain + await loop.run_in_executor(pool, spark, folder, log.address, options)
+            made = await loop.run_in_executor(pool, spark, folder, log.address, options)
         finally:
             log.stop()
+    return [*plain, *made, await restarted(folder, options.updates)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +228,51 @@ class Executed(Kept):
         ticks_ms = list(stepped(flow, count))
         state.close()
         return cls(count / took_s, 0.0, ticks_ms, ratios, heap_mib)
+
+
+async def restarted(folder: Path, count: int) -> Measure:
+    """Kill the pipeline behind a log of so many transactions, each a row, and start it again from its checkpoint."""
+    log = Log(folder / "transactions")
+    table = f"CREATE TABLE t ({COLUMNS}) USING waltz OPTIONS (partitions '0');"
+    text = f"{table} CREATE MATERIALIZED VIEW v AS {SUMS.format(groups=EXTREME_GROUPS)};"
+    pipeline = Pipeline(folder, log.address, "spark", text, folder / "state")
+    log.start()
+    try:
+        async with Waltz([log.address]) as client, asyncio.timeout(RESTART_PATIENCE_S):
+            for start in range(0, count, UNDER_WAY):
+                stop = min(count, start + UNDER_WAY)
+                await asyncio.gather(
+                    *(client.append(0, f'{{"id":{n},"x":{n % 997}}}'.encode()) for n in range(start, stop))
+                )
+            pipeline.start()
+            await _has(client, count)
+            while not any((folder / "state").glob("*/manifest-*")):
+                await asyncio.sleep(LOOK_S)
+            pipeline.kill()
+            await client.append(0, b'{"id":0,"x":1}')
+            began = time.monotonic()
+            pipeline.start()
+            await _has(client, count + 1)
+            took_s = time.monotonic() - began
+    finally:
+        pipeline.stop()
+        log.stop()
+    return Measure(
+        f"Spark: start behind {count:,} transactions, with a checkpoint → written", took_s, "s", RESTART_MOST_S
+    )
+
+
+async def _has(client: Waltz, count: int) -> None:
+    """Wait until the view counts so many rows."""
+    views = Views(client, VIEWS)
+    try:
+        while True:
+            await views.read_on()
+            if "v" in views.readers and views.query("SELECT sum(n) AS n FROM v")[1].column(0).to_pylist() == [count]:
+                return
+            await asyncio.sleep(LOOK_S)
+    finally:
+        views.close()
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -8,6 +8,7 @@ import logging
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -203,8 +204,7 @@ def manifest_of(folder: Path) -> Path:
 
 def cut(folder: Path) -> None:
     manifest_of(folder).write_text(manifest_of(folder).read_text()[:-5])
-    for crc in folder.glob("*/.manifest*.crc"):
-        crc.unlink()
+    without_sums(folder)
 
 
 def without_a_run(folder: Path) -> None:
@@ -217,11 +217,45 @@ def flipped(folder: Path) -> None:
         run.write_bytes(run.read_bytes()[:-40] + bytes(40))
 
 
+def truncated(folder: Path) -> None:
+    for run in folder.glob("*/*/*.parquet"):
+        run.write_bytes(run.read_bytes()[: run.stat().st_size // 2])
+
+
+def older(folder: Path) -> None:
+    """One of another version of the state: nobody else knows how that made its digests."""
+    text = manifest_of(folder).read_text().partition(" ")[2]
+    text = json.dumps({name: {**held, "digest": "0" * 64} for name, held in json.loads(text).items()})
+    manifest_of(folder).write_text(f"{sha256(text.encode()).hexdigest()} {text}")
+    without_sums(folder)
+
+
+def newer(folder: Path) -> None:
+    """One of a version that says other things."""
+    text = json.dumps(["version 9"])
+    manifest_of(folder).write_text(f"{sha256(text.encode()).hexdigest()} {text}")
+    without_sums(folder)
+
+
+def of_somebody_else(folder: Path) -> None:
+    manifest_of(folder).rename(manifest_of(folder).with_name("part-0"))
+
+
+def without_sums(folder: Path) -> None:
+    """Let Hadoop take files as they are."""
+    for crc in folder.rglob(".*.crc"):
+        crc.unlink()
+
+
 BAD: dict[str, Callable[[Path], None]] = {
     "no manifest": lambda folder: manifest_of(folder).unlink(),
     "a manifest that was cut": cut,
     "rows that are missing": without_a_run,
     "a damaged run": flipped,
+    "a run that was cut": truncated,
+    "one of an older version": older,
+    "one of a newer version": newer,
+    "files of somebody else": of_somebody_else,
 }
 
 
@@ -238,6 +272,21 @@ def test_a_checkpoint_that_is_not_as_it_was_is_thrown_away_in_one_line(
         assert opened.flow(made.views[0]).at is None
     assert [each.levelname for each in caplog.records if each.name == kept_state.__name__] == ["WARNING"], caplog.text
     assert not any(folder.glob("*/*"))
+
+
+@pytest.mark.parametrize("sums", [True, False])
+def test_a_death_in_a_checkpoint_costs_no_more_than_the_time_since_the_one_before(
+    sums: bool, kept: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, made = tmp_path / "state", script(0)
+    shutil.copytree(kept, folder)
+    whole = manifest_of(folder)
+    whole.with_name("manifest-2").write_bytes(whole.read_bytes()[:100])
+    if sums:
+        shutil.copy(whole.with_name(f".{whole.name}.crc"), whole.with_name(".manifest-2.crc"))
+    with closing(engine_in(folder, spark).open(made)) as opened:
+        assert opened.flow(made.views[0]).at == AT
+    assert manifest_of(folder) == whole
 
 
 def test_a_checkpoint_of_another_plan_is_not_used(kept: Path, spark: SparkSession, tmp_path: Path) -> None:

@@ -151,17 +151,18 @@ class SparkState:
 
     def _reopen(self, there: list[str]) -> str:
         """Open what a process kept; return why it cannot be used."""
-        manifests = sorted(int(name.removeprefix(MANIFEST)) for name in there if name.startswith(MANIFEST))
+        manifests = [name for name in there if name.startswith(MANIFEST)]
         if not manifests:
             return "it has no manifest"
         try:
-            digest, _, text = self._files.read(f"{MANIFEST}{manifests[-1]}").partition(" ")
-            if digest != _sum(text):
+            # Whoever died while it wrote one has not deleted what the one before it names.
+            last = next(filter(self._is_whole, sorted(manifests, key=_number, reverse=True)), None)
+            if last is None:
                 return "its manifest is not as it was written"
-            views = json.loads(text)
+            views = json.loads(self._files.read(last).partition(" ")[2])
             if not views.keys() & self._flows.keys():
                 return "it holds no view of this script"
-            used = {f"{MANIFEST}{manifests[-1]}"}
+            used = {last}
             for name, flow in self._flows.items():
                 held = views.get(name)  # one that had failed is not there
                 if held is None:
@@ -171,12 +172,28 @@ class SparkState:
                 tick, following, wall_ms = held["binding"]
                 flow.open(Binding(tick, dict(following), wall_ms), held["runs"])
                 used |= {run[0] for runs in held["runs"] for run in runs}
-        except (PySparkException, Py4JError, ValueError, TypeError, KeyError, ViewError, EngineError) as error:
+        except (
+            PySparkException,
+            Py4JError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            ViewError,
+            EngineError,
+        ) as error:
             return " ".join(said(error).split())[:300]
-        self._manifest = manifests[-1]
+        self._manifest = _number(last)
         for name in set(there) - used:
             self._files.delete(name)
         return ""
+
+    def _is_whole(self, name: str) -> bool:
+        try:
+            digest, _, text = self._files.read(name).partition(" ")
+        except Py4JError:  # Hadoop's own sum of it is another one
+            return False
+        return digest == _sum(text)
 
     def _digest(self, view: SqlView) -> str:
         tables_of = [repr(table) for table in self._script.tables if table.name in view.tables]
@@ -224,6 +241,10 @@ class _Files:
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._folder}/{name}" if name else self._folder)
+
+
+def _number(manifest: str) -> int:
+    return int(manifest.removeprefix(MANIFEST))
 
 
 def _sum(text: str) -> str:

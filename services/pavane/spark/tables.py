@@ -1,6 +1,7 @@
 """Tables of a script as Spark's executors read them: what the driver would read, by the same code.
 
-Rows have the table's columns, `__diff`, and `__bad`: one row with `__diff` 0 for each bad one names its transaction.
+Rows have the table's columns, `__diff` where the table has it (each column costs as much as a sum), and `__bad`: one
+row for each transaction with a bad one names it.
 """
 
 import json
@@ -47,7 +48,7 @@ class TableReader(BatchReader):
         others = {name: value for name, value in options.items() if name.lower() not in (TABLE, AUTHORITY)}
         self._table = _table(options[TABLE])
         self._authority = options.get(AUTHORITY)
-        schema = arrow_schema((*self._table.columns, Column(DIFF, "BIGINT"), Column(BAD, "STRING")))
+        schema = arrow_schema(_columns(self._table))
         super().__init__(read_options(others, streaming=False), Columns(schema, schema, None))
 
     def _connect(self) -> Connect:
@@ -63,7 +64,6 @@ class TableReader(BatchReader):
             made = decoding.decoded(self._table, wanted.partition, rows, [0] * len(rows)).drop_columns([TIME])
             made = made.append_column(BAD, pa.nulls(made.num_rows, pa.string()))
             noted = {name: pa.nulls(len(decoding.bad_in), made.schema.field(name).type) for name in made.column_names}
-            noted[DIFF] = pa.repeat(pa.scalar(0, pa.int64()), len(decoding.bad_in))
             noted[BAD] = pa.array([f"{wanted.partition}:{txid}" for txid in decoding.bad_in], pa.string())
             decoding.bad_in.clear()
             whole = pa.concat_tables([made, pa.table(noted, schema=made.schema)]).select(self._columns.output.names)
@@ -118,9 +118,13 @@ def frame(session: SparkSession, place: Place, table: Table, upto: Binding, task
     }
     if place.authority is not None:
         options[AUTHORITY] = place.authority
-    columns = ", ".join(f"{quoted(each.name)} {each.type}" for each in table.columns)
-    schema = f"{columns}, {DIFF} BIGINT, {BAD} STRING"
+    schema = ", ".join(f"{quoted(each.name)} {each.type}" for each in _columns(table))
     return session.read.format("waltz").options(**options).schema(schema).load()
+
+
+def _columns(table: Table) -> tuple[Column, ...]:
+    diff = (Column(DIFF, "BIGINT"),) if table.diff else ()
+    return (*table.columns, *diff, Column(BAD, "STRING"))
 
 
 def quoted(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ from pavane.spark import stages
 from pavane.spark.faults import told_apart
 from pavane.spark.runs import Runs, Store
 from pavane.spark.tables import BAD, Counted, Place, quoted
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -61,6 +64,7 @@ class SparkFlow:
         self.at: Binding | None = None
         self.bad: dict[Table, list[tuple[int, int]]] = {}
         self._store = store
+        self._name = view.name
         self._place = place
         self._schema = arrow_schema(view.columns)
         self._begun = False
@@ -116,6 +120,12 @@ class SparkFlow:
 
     def forget(self) -> None:
         """Begin with nothing, whatever was kept."""
+        if self.at is not None:
+            text = (
+                "the state of view %s, of tick %d, is thrown away, and built from the log: it is of another log, or "
+                "of a tick behind the end of the view's chain"
+            )
+            _logger.warning(text, self._name, self.at.tick)
         self.at, self._begun = None, False
         self.close()
 
@@ -142,7 +152,8 @@ class SparkFlow:
             for each in read:
                 name = known[each.table.name] = f"{self._label(each.table.name)}_in"
                 columns = [quoted(column.name) for column in each.table.columns]
-                rows = each.frame.where(f"{BAD} IS NULL").selectExpr(*columns, f"{start.tick}L AS {TIME}", DIFF)
+                diff = DIFF if each.table.diff else f"1L AS {DIFF}"
+                rows = each.frame.where(f"{BAD} IS NULL").selectExpr(*columns, f"{start.tick}L AS {TIME}", diff)
                 rows.createOrReplaceTempView(name)
             found = self._whole(known, start.tick)
             self.bad = {each.table: each.bad() for each in read}
