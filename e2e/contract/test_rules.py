@@ -136,7 +136,7 @@ BREACHES = {
     "storage.shared cannot be changed": Breach(
         "spec.storage.shared", {"storage": {"shared": False}}, {"storage": {"shared": True}}, of=COORDINATORS
     ),
-    "partitions cannot be changed": Breach("spec.partitions", waltz(), {"partitions": 9}, of=WALTZ_CLUSTERS),
+    "partitions cannot become fewer": Breach("spec.partitions", waltz(), {"partitions": 7}, of=WALTZ_CLUSTERS),
     "clusterName cannot be changed": Breach("spec", waltz(clusterName="one"), {"clusterName": None}, of=WALTZ_CLUSTERS),
     "metadata.raftClusterRef cannot be changed": Breach(
         "spec.metadata", waltz(), {"metadata": {"raftClusterRef": {"name": "other"}}}, of=WALTZ_CLUSTERS

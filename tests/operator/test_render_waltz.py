@@ -32,7 +32,7 @@ from pavane_operator.crds.common import pod_fields, rollout_id
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec, WaltzClusterStatus
 from pavane_operator.kinds.raft.keys import generated
 from pavane_operator.kinds.waltz.copies import Faults, Told, told_in
-from pavane_operator.kinds.waltz.facts import SET_ROLLOUT, Registry, facts
+from pavane_operator.kinds.waltz.facts import SET_REPLICAS, SET_ROLLOUT, Registry, facts
 from pavane_operator.kinds.waltz.render import WaltzRenderer, clients
 from pavane_operator.plan.model import GENERATION_LABEL, TEMPLATE_ANNOTATION, Child, Manifest, Resource, Writers
 from tests.operator.test_render_raft import DEFAULTS, UID, stored
@@ -339,6 +339,31 @@ def test_replicas_decide_what_is_safe_and_whether_a_node_may_be_replaced() -> No
         "ConsumerStuck": False,
     }
     assert judged(registry(numbers={3: 1, 4: 1}, consistent=False)).exchange is not None
+
+
+def test_partitions_are_added_while_the_log_runs_and_nothing_is_missed_until_they_open() -> None:
+    found = facts(resource(1, None, partitions=4), registry(numbers={3: 1, 4: 1}, total=2))
+    assert (found.due, found.down, found.safety) == (SET_REPLICAS, None, None)
+    assert found.own_status["writable"] == "2/2"
+    told = facts(resource(1, None, partitions=4), registry(numbers={3: 1, 4: 1}, total=4))
+    assert (told.due, told.down, told.safety) == (None, None, None)
+    assert told.own_status["writable"] == "2/4"
+    allowed = next(one for one in told.conditions if one.type == "WritesAllowed")
+    assert (allowed.status, allowed.message) == (False, "2 of 4 partitions accept appends")
+    closed = {**{0: states(9, 9, 9), 1: states(9, 9, 9)}, 2: states(9, 8, 8)}
+    lost = facts(resource(1, None, partitions=4), registry(numbers={3: 1, 4: 1}, total=4, partitions=closed))
+    assert lost.down is not None, "one that was open is missed"
+    for calm in (registry(numbers={3: 1, 4: 1}), registry(numbers={3: 1, 4: 1}, total=2, consistent=False)):
+        assert facts(resource(1, None, partitions=4), calm).due is None
+    during = facts(resource(1, 2, partitions=4), registry(numbers={3: 2, 4: 2}, total=2))
+    assert (during.due, during.leads) == (None, True), "a rollout goes on with what there is, and ends first"
+
+
+def test_more_partitions_are_no_new_generation() -> None:
+    few, many = resource(partitions=4), resource(partitions=16)
+    assert rollout_id("WaltzCluster", few.spec) == rollout_id("WaltzCluster", many.spec)
+    first = [rollout_id("WaltzCluster", each.spec, as_written=True) for each in (few, many)]
+    assert len(set(first)) == 2, "release 0.1.0 counted them: its generations keep their ids"
 
 
 def test_a_vanished_server_makes_its_partitions_unwritable() -> None:

@@ -29,13 +29,15 @@ async def adopted(control: Control, namespace: str, name: str, *, dry_run: bool)
     root = raft_root(spec.get("clusterName") or name, document["metadata"]["uid"])
     path = request_path(root).encode()
     servers = (spec.get("servers") or {}).get("replicas", 1)
-    asked = Adoption(id=uuid.uuid4().hex, generation=generation, servers=servers, dry_run=dry_run)
+    counts = (document.get("status") or {}).get("partitions") or {}
+    keys = 0 if (found := counts.get("keys", 0)) == counts.get("total") else found
+    asked = Adoption(id=uuid.uuid4().hex, generation=generation, servers=servers, dry_run=dry_run, keys=keys)
     async with control.raft.of(namespace, ref["name"], Use.TREE) as client:
         if await client.tree.exists(Paths(root).servers.encode()):
             raise Conflict(f"RaftCluster {ref['name']} holds the registry of WaltzCluster {name}: nothing is lost.")
         if await client.tree.exists(path):  # of somebody who did not wait
             await client.tree.remove(path)
-        await client.tree.create(path, asked.model_dump_json().encode())
+        await client.tree.create(path, asked.model_dump_json(exclude_defaults=True).encode())
         try:
             async with asyncio.timeout(ANSWER_S):
                 while True:

@@ -94,7 +94,7 @@ async def append(
     await _check_unreserved(control, namespace, name, partition)
     body = await bounded(request.stream(), BODY_BYTES_MAX, "A transaction that comes by HTTP")
     async with control.waltz.of(namespace, name) as log:
-        _check(log, partition)
+        await _check(log, partition)
         txid = await log.append(partition, body, header=header, write=locks[0], read=locks[1], seen=seen)
     return AppendedTransaction(partition=partition, transaction=txid)
 
@@ -121,7 +121,7 @@ async def transactions(
 ) -> Any:
     """List transactions in order, or stream them: each once, over fail-overs and rollouts."""
     async with control.waltz.of(namespace, name) as log:
-        _check(log, partition)
+        await _check(log, partition)
         if not watch:
             return await _page(log, partition, from_, limit)
     control.streams.admit()
@@ -141,7 +141,7 @@ async def transaction(
 ) -> LogTransaction:
     """Return one transaction."""
     async with control.waltz.of(namespace, name) as log:
-        _check(log, partition)
+        await _check(log, partition)
         return LogTransaction.of(await log.get(partition, transaction))
 
 
@@ -169,7 +169,7 @@ async def trim(
     """
     await _check_unreserved(control, namespace, name, partition)
     async with control.waltz.of(namespace, name) as log:
-        _check(log, partition)
+        await _check(log, partition)
         return await TrimmedPartition.by(log, partition, before, dry_run=dry_run, force=force)
 
 
@@ -236,8 +236,8 @@ async def _events(
         yield {"event": "error", "data_str": problem.detail}
 
 
-def _check(log: Waltz, partition: int) -> None:
-    if partition >= log.partition_count:
+async def _check(log: Waltz, partition: int) -> None:
+    if partition >= log.partition_count and partition >= len(await log.partitions()):
         raise problems.NotFound(f"The log has partitions 0 to {log.partition_count - 1}, not {partition}.")
 
 

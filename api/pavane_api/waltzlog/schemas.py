@@ -174,7 +174,7 @@ class LogConsumers(Document):
     @classmethod
     async def of(cls, log: Waltz) -> Self:
         """Ask all partitions. Raises ``Unavailable``."""
-        found = await asyncio.gather(*map(log.consumers, range(log.partition_count)))
+        found = await asyncio.gather(*map(log.consumers, range(len(await log.partitions()))))
         return cls(items=[LogConsumer.of(one) for some in found for one in some])
 
     @classmethod

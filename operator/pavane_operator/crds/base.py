@@ -34,6 +34,8 @@ class Mark(StrEnum):
     """Pod-affecting: part of the rollout id, so a change rolls out a new generation."""
     LIVE = "L"
     """Applied in place to all running generations."""
+    PLACED = "S"
+    """Applied in place like `LIVE`; release 0.1.0 counted it as pod-affecting, and its generations have such ids."""
     CONTROL = "C"
     """Steers the operator and touches no pod."""
 

@@ -202,8 +202,9 @@ class VolumesSpec(SingleRoleSpec):
 def pod_fields(spec: Model, *, as_written: bool = False) -> dict[str, Any]:
     """All P fields of a spec that differ from their defaults, nested as in the spec, camelCase, JSON values.
 
-    Durations and quantities are in the usual notation, or `as_written` by the user.
+    Durations and quantities are in the usual notation, or `as_written` by the user, with what release 0.1.0 counted.
     """
+    counted = (Mark.POD, Mark.PLACED) if as_written else (Mark.POD,)
     found: dict[str, Any] = {}
     dumped = spec.model_dump(mode="json", by_alias=True, context=None if as_written else USUAL)
     defaults = _defaults(type(spec), as_written=as_written)
@@ -214,7 +215,7 @@ def pod_fields(spec: Model, *, as_written: bool = False) -> dict[str, Any]:
             inner = pod_fields(value, as_written=as_written)
             if inner:
                 found[alias] = inner
-        elif _mark(info) is Mark.POD and value is not None and dumped[alias] != defaults.get(alias, ...):
+        elif _mark(info) in counted and value is not None and dumped[alias] != defaults.get(alias, ...):
             found[alias] = _without_nulls(dumped[alias])
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pavane_operator.crds.base import MARK_KEY
+from pavane_operator.crds.base import MARK_KEY, Mark
 from pavane_operator.crds.definitions import API_VERSION, definitions
 from pavane_operator.crds.values import DURATION_PATTERN
 from pavane_operator.generated import generate
@@ -60,6 +60,7 @@ def _table(columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 def _spec_rows(schema: dict[str, Any], prefix: str, mark: str) -> Iterator[tuple[str, ...]]:
     for path, inner, required in _fields(schema, prefix):
         own = inner.get(MARK_KEY, mark)
+        own = Mark.LIVE.value if own == Mark.PLACED else own
         default = "required" if required else _default(inner)
         yield f"`{path}`", _type(inner), default, own, _meaning(inner)
         yield from _spec_rows(inner, path, own)

@@ -205,9 +205,9 @@ class WaltzClusterSpec(CommonSpec):
         default=8,
         ge=1,
         le=PARTITIONS_MAX,
-        json_schema_extra=marked(Mark.POD, **rules(rule("self == oldSelf", "partitions cannot be changed"))),
+        json_schema_extra=marked(Mark.PLACED, **rules(rule("self >= oldSelf", "partitions cannot become fewer"))),
     )
-    """Number of partitions, each a separate log. Cannot be changed."""
+    """Number of partitions, each a separate log. May become more while the log runs, never fewer."""
     servers: Servers = Field(default_factory=Servers)
     """The servers."""
     storage: WaltzStorage = Field(
@@ -295,6 +295,8 @@ class PartitionCounts(StatusModel):
     """Partitions with a replica on every participating storage node."""
     trimmed: Count | None = None
     """Partitions whose first transactions were given up."""
+    keys: Count | None = None
+    """Partitions over which clients spread keys: those with which the log was made."""
 
 
 class WaltzClusterStatus(Status):

@@ -129,6 +129,10 @@ class BlockingLog(Blocking[Log]):
         """Return the last committed transaction; -1 when there is none."""
         return self.run(self.asynchronous.hwm(partition))
 
+    def partition_of(self, key: str) -> int:
+        """As ``Waltz.partition_of``."""
+        return self.run(self.asynchronous.partition_of(key))
+
     def consumer(self, name: str, *, who: str | None = None) -> "BlockingConsumer":
         """Return consumer ``name``, as ``Waltz.consumer`` does."""
         return BlockingConsumer(self, self.asynchronous.consumer(name, who=who))

@@ -30,6 +30,8 @@ class Adoption(BaseModel):
     servers: int
     """How many of them are wanted."""
     dry_run: bool
+    keys: int = 0
+    """Over how many partitions keys are spread, where that is known and not all of them."""
     state: Literal["asked", "taken", "done", "refused"] = "asked"
     why: str = ""
     """In words, where it was refused."""
@@ -67,7 +69,9 @@ async def adopt_if_asked(
     admins = [f"{address.rpartition(':')[0]}:{config.admin_port}" for address in config.storage]
     rollout = Rollout(asked.generation, asked.servers)
     try:
-        found = await adopt_cluster(store, config, admins, tls, rollout, dry_run=asked.dry_run, hold=hold)
+        found = await adopt_cluster(
+            store, config, admins, tls, rollout, dry_run=asked.dry_run, hold=hold, keys=asked.keys
+        )
         answer = asked.model_copy(update=_summary(found))
     except (WaltzError, MetadataError) as error:
         answer = asked.model_copy(update={"state": "refused", "why": str(error)})
@@ -85,4 +89,4 @@ def _summary(found: list[Adopted]) -> dict[str, object]:
 
 
 def _written(adoption: Adoption, **changed: object) -> bytes:
-    return adoption.model_copy(update=changed).model_dump_json().encode()
+    return adoption.model_copy(update=changed).model_dump_json(exclude_defaults=True).encode()

@@ -73,9 +73,10 @@ class WaltzRole(PodRole):
     def report(self) -> RoleReport:
         """Return what the server says of itself to an operator."""
         core, view = self.server.core, self.server.core.view if self.server.core is not None else None
-        total = self.server.config.partitions
         if core is None or view is None:
+            total = self.server.config.partitions
             return RoleReport(target=total, blockers=self._blockers(), done=self.fenced)
+        total = view.partitions
         owners = {server for server, owned in view.owned().items() if owned}
         ours = all(view.numbers.get(server) == self.generation for server in owners)
         healthy = [partition for partition in core.owned.values() if partition.healthy]

@@ -166,7 +166,7 @@ async def test_counters_give_each_number_once_and_many_may_make_the_tree(store: 
     assert await next_id(store.first, path) == 11
 
 
-@pytest.mark.parametrize("other", [{"key": UUID(int=8)}, {"partitions": 3}, {"name": "else"}], ids=str)
+@pytest.mark.parametrize("other", [{"key": UUID(int=8)}, {"name": "else"}], ids=str)
 async def test_the_tree_of_another_cluster_is_left_alone(other: dict[str, object]) -> None:
     tree = MemoryMetadata()
     await make_tree(tree, CONFIG)

@@ -14,6 +14,8 @@ from pavane_operator.plan.model import Facts, OwnCondition, Problem, Resource
 
 SET_ROLLOUT = "SetRollout"
 ALLOW_WRITES = "AllowWrites"
+SET_REPLICAS = "SetReplicas"
+"""The step that tells the registry how many partitions there are, and on which storage nodes."""
 UNUSABLE = "CopyUnusable"
 """Reason: a storage node does not use its copy of a partition, for it is damaged or its disk has failed."""
 REBUILT = "CopyRebuilt"
@@ -42,6 +44,10 @@ class Registry:
     """All servers that there are took part in the assignment, and no other."""
     servers: Mapping[int, int] | None = None
     """Live servers: id → number of their generation, 0 where they told none."""
+    total: int = 0
+    """How many partitions the registry says there are; 0 while its nodes are not made."""
+    keys: int = 0
+    """With how many it was made."""
     partitions: Mapping[int, PartitionMetadata] | None = None
     """By number; one that was never opened is missing."""
     looked_ms: int = 0
@@ -99,16 +105,17 @@ def _facts(resource: Resource, registry: Registry | None, faults: Faults) -> Fac
     if active and registry.assignment is None:
         return _registry_lost(resource, spec, faults)
     counts = _counts(registry, spec.storage.nodes)
-    total, number = spec.partitions, registry.rollout.number if registry.rollout is not None else None
-    writable = len(counts.writable)
+    total, number = registry.total or spec.partitions, registry.rollout.number if registry.rollout is not None else None
+    writable, born = len(counts.writable), total - len(_unborn(registry, total))
     lost = _lost(faults, spec.storage.nodes)
     done = number is not None and coming is not None and number >= coming
     return Facts(
         leads=coming is not None and _leads(registry, counts, total, coming),
-        safety=_safety(counts, total, lost, bootstrap=not active),
+        safety=_safety(counts, born, lost, bootstrap=not active),
         steps_done=frozenset({SET_ROLLOUT}) if done else frozenset(),
         fence=number,
-        down=_down(writable, total, lost) if active else None,
+        down=_down(writable, born, lost) if active else None,
+        due=SET_REPLICAS if active and coming is None and _misplaced(registry, spec) else None,
         exchange=_exchange(registry, counts, total),
         members=frozenset(),
         settling=bool(active) and (writable < total or len(counts.replicated) < total or any(faults.values())),
@@ -118,6 +125,7 @@ def _facts(resource: Resource, registry: Registry | None, faults: Faults) -> Fac
                 writable=writable,
                 replicated=len(counts.replicated),
                 trimmed=sum(one.start > 0 for one in (registry.partitions or {}).values()),
+                keys=registry.keys or None,
             ),
             "writable": f"{writable}/{total}",
         },
@@ -147,6 +155,16 @@ def _registry_lost(resource: Resource, spec: WaltzClusterSpec, faults: Faults) -
         conditions=(own, healthy),
         warnings=_warnings(faults),
     )
+
+
+def _misplaced(registry: Registry, spec: WaltzClusterSpec) -> bool:
+    """Whether the registry is to be told of partitions."""
+    return registry.consistent and 0 < registry.total < spec.partitions
+
+
+def _unborn(registry: Registry, total: int) -> set[int]:
+    """Partitions that were added and have never been open: nobody misses their appends."""
+    return set(range(total)) - set(registry.partitions or {})
 
 
 def _counts(registry: Registry, nodes: int) -> _Counts:

@@ -16,7 +16,7 @@ import structlog
 from pavane.pods.waltz_metadata import RaftMetadata, store_of
 from pavane.pods.waltz_settings import Metadata as Peers
 from pavane.pods.waltz_settings import ZooKeeperServers
-from pavane.waltz.aio.cluster import ClusterConfig, check_tree, set_rollout
+from pavane.waltz.aio.cluster import ClusterConfig, check_tree, set_replicas, set_rollout
 from pavane.waltz.aio.zookeeper import ZooKeeperMetadata
 from pavane.waltz.errors import WaltzError
 from pavane.waltz.state.metadata import Metadata, MetadataError, OtherCluster, Paths
@@ -24,7 +24,7 @@ from pavane.waltz.wire import blobs
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
 from pavane_operator.kinds.waltz import metadata, names
 from pavane_operator.kinds.waltz.copies import told_by
-from pavane_operator.kinds.waltz.facts import ALLOW_WRITES, SET_ROLLOUT, Registry, facts
+from pavane_operator.kinds.waltz.facts import ALLOW_WRITES, SET_REPLICAS, SET_ROLLOUT, Registry, facts
 from pavane_operator.kube import pods_http
 from pavane_operator.plan.model import Facts, Observed, Resource
 from pavane_operator.plan.port import PromotionStep
@@ -57,21 +57,25 @@ class WaltzPromotion:
         return facts(resource, registry, told)
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
-        """Write which generation is to own the partitions, unless a later one stands there already.
+        """Write which generation is to own the partitions, unless a later one stands there already; or how many of
+        them there are, and where.
 
         Raises MetadataError when the store does not answer, ValueError when it may not be asked.
         """
-        if name != SET_ROLLOUT:
+        if name not in (SET_ROLLOUT, SET_REPLICAS):
             raise ValueError(f"WaltzCluster has no step {name} of its own")
         spec = _spec(resource)
         coming = resource.status.next_generation if resource.status is not None else None
-        if coming is None:
+        if coming is None and name == SET_ROLLOUT:
             raise ValueError("no generation is being rolled out")
         store = await self._connect(resource, observed)
         if store is None:
             raise ConnectionError("the keys of the RaftCluster with the metadata are missing or damaged")
         await check_tree(store, _cluster(resource, spec))
-        await set_rollout(store, names.root(resource, spec), coming, spec.servers.replicas)
+        if coming is None:
+            await set_replicas(store, _cluster(resource, spec))
+        else:
+            await set_rollout(store, names.root(resource, spec), coming, spec.servers.replicas)
 
     async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
         """Nothing to take back: a server that is stopped leaves the registry by itself."""
@@ -96,7 +100,7 @@ class WaltzPromotion:
                 if store is None:
                     return None
                 await check_tree(store, _cluster(resource, spec))
-                return await _registry(store, names.root(resource, spec), spec)
+                return await _registry(store, names.root(resource, spec))
         except OtherCluster as error:
             return Registry(foreign=str(error))
         except (MetadataError, WaltzError, TimeoutError) as error:
@@ -124,15 +128,27 @@ def _spec(resource: Resource) -> WaltzClusterSpec:
 
 def _cluster(resource: Resource, spec: WaltzClusterSpec) -> ClusterConfig:
     name = spec.cluster_name or resource.name
-    return ClusterConfig(name, names.root(resource, spec), names.key(resource.uid), spec.partitions, ())
+    storage = names.storage_addresses(resource.name, resource.namespace, spec.storage.nodes)
+    return ClusterConfig(
+        name,
+        names.root(resource, spec),
+        names.key(resource.uid),
+        spec.partitions,
+        tuple(storage),
+        admin_port=names.NODE_ADMIN_PORT.number,
+    )
 
 
-async def _registry(store: Metadata, root: str, spec: WaltzClusterSpec) -> Registry:
+async def _registry(store: Metadata, root: str) -> Registry:
     """Everything that stands below the root and matters here."""
     paths = Paths(root)
-    node, rollout = await asyncio.gather(store.get(paths.servers), store.get(paths.rollout))
-    if node is None:
+    node, rollout, placed, params = await asyncio.gather(
+        *map(store.get, (paths.servers, paths.rollout, paths.assignment, paths.root))
+    )
+    if node is None or placed is None or params is None:
         return Registry()
+    replicas = blobs.REPLICA_ASSIGNMENTS.decode(placed.data).replicas
+    total = max((1 + one for each in replicas for one in each.partitions), default=0)
     listed = await store.children(paths.servers)
     descriptors = await asyncio.gather(*(store.get(f"{paths.servers}/{name}") for name in listed))
     ids = [blobs.SERVER_DESCRIPTOR.decode(found.data).server_id for found in descriptors if found is not None]
@@ -144,7 +160,7 @@ async def _registry(store: Metadata, root: str, spec: WaltzClusterSpec) -> Regis
             found = await store.get(paths.partition(number))
         return None if found is None else blobs.PARTITION_METADATA.decode(found.data)
 
-    states = await asyncio.gather(*(partition(number) for number in range(spec.partitions)))
+    states = await asyncio.gather(*(partition(number) for number in range(total)))
     assignment = blobs.PARTITION_ASSIGNMENT.decode(node.data)
     return Registry(
         rollout=None if rollout is None else blobs.ROLLOUT.decode(rollout.data),
@@ -154,6 +170,8 @@ async def _registry(store: Metadata, root: str, spec: WaltzClusterSpec) -> Regis
             server: 0 if found is None else blobs.SERVER_ROLLOUT.decode(found.data).number
             for server, found in zip(ids, numbers, strict=True)
         },
+        total=total,
+        keys=blobs.CLUSTER_PARAMS.decode(params.data).partitions,
         partitions={number: state for number, state in enumerate(states) if state is not None},
         looked_ms=time.time_ns() // 1_000_000,
     )

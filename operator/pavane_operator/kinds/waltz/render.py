@@ -22,7 +22,7 @@ from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repa
 from pavane_operator.plan.port import NOTHING
 from pavane_operator.tls.names import certificate_secret, issued_secret, issued_stem
 
-KEPT_BY_REPAIRS = ("clusterName", "metadata", "partitions", "storage", "tls")
+KEPT_BY_REPAIRS = ("clusterName", "metadata", "storage", "tls")
 """Fields that volumes and the metadata store depend on (2.13)."""
 PORTS = Ports(
     peers=(names.WALTZ_PORT, names.NODE_PORT, names.NODE_ADMIN_PORT),

@@ -18,9 +18,9 @@ OPEN_SEQ = -1
 
 
 class AdminPort:
-    """Serves tools that know ``key`` and the number of ``partitions``; ``execute`` carries a request out."""
+    """Serves tools that know ``key`` and no more than ``partitions``; ``execute`` carries a request out."""
 
-    def __init__(self, key: UUID, partitions: int, execute: Callable[[Any], Awaitable[Any]]) -> None:
+    def __init__(self, key: UUID, partitions: Callable[[], int], execute: Callable[[Any], Awaitable[Any]]) -> None:
         self.key, self.partitions = key, partitions
         self._execute = execute
         self._listener = Listener(lambda: _Tool(self))
@@ -83,8 +83,8 @@ class _Tool(Stream):
 
     def _open(self, message: s.AdminOpen) -> None:
         port = self._port
-        if (message.key, message.partitions) != (port.key, port.partitions):
-            text = f"this storage belongs to cluster {port.key} with {port.partitions} partitions"
+        if message.key != port.key or not 0 < message.partitions <= port.partitions():
+            text = f"this storage belongs to cluster {port.key} with {port.partitions()} partitions"
             self.send(s.AdminFailure(message.seq, text))
         else:
             self._is_open = True

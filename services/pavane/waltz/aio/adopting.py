@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from pavane.waltz.aio.admin import StorageAdmin
@@ -32,23 +33,27 @@ async def adopt_cluster(
     *,
     dry_run: bool = False,
     hold: bool = False,
+    keys: int = 0,
 ) -> list[Adopted]:
     """Make the tree again, so that servers of ``rollout`` open every partition with all that was acknowledged.
 
     ``admins`` are the admin ports of ``config.storage``, in its order. With ``dry_run`` nothing is fenced or changed.
-    ``hold``: servers drop what is old unless consumers need it, so nothing goes before these have begun again.
+    ``hold``: servers drop what is old unless consumers need it, so nothing goes before these have begun again. ``keys``
+    is how many partitions the cluster was made with, 0: as many as there are.
     Raises ``StorageRefused`` where the metadata store holds this cluster, or a partition has too few copies, and
     ``MetadataError`` as the store does. It may be called again after a failure.
     """
     paths = Paths(config.root)
     await check_tree(metadata, config)
+    looks = await asyncio.gather(*(_look(admin, config, tls) for admin in admins))
+    # The log may have more partitions than this server was started with.
+    config = replace(config, partitions=max([config.partitions, *(1 + max(copies) for copies in looks if copies)]))
     # Read before the store is seen to be lost: a server that claims a partition afterwards has changed the version.
     numbers = range(config.partitions)
     written = (*map(paths.partition, numbers), paths.client_ids, paths.server_ids, paths.rollout)
     before = {path: await metadata.get(path) for path in written}
     if await metadata.get(paths.servers) is not None:
         raise StorageRefused(f"the metadata store holds this log, at {config.root}: there is nothing to be adopted")
-    looks = await asyncio.gather(*(_look(admin, config, tls) for admin in admins))
     told = {node: copies for node, copies in zip(config.storage, looks, strict=True) if copies}
     hold_ms = int(1000 * time.time()) if hold else 0
     found = _judge(config, told, {}, hold_ms)
@@ -70,6 +75,8 @@ async def adopt_cluster(
     owned = tuple(blobs.AssignedPartition(number, meta.generation) for number, meta in adopted.items())
     former = blobs.PartitionAssignment(-1, config.partitions, (blobs.ServerPartitions(NOBODY, owned),))
     nodes[paths.servers] = blobs.PARTITION_ASSIGNMENT.encode(former)
+    if keys:
+        nodes[paths.root] = blobs.CLUSTER_PARAMS.encode(blobs.ClusterParams(config.name, keys))
     await make_tree(metadata, config, nodes)
     return found
 

@@ -13,12 +13,14 @@ from pavane.waltz.state.metadata import (
     Lease,
     Metadata,
     MetadataError,
+    Node,
     NodeExists,
     NoNode,
     OtherCluster,
     Paths,
 )
 from pavane.waltz.wire import blobs
+from pavane.wire import RemoteProtocolError
 
 _SEQUENCE = "s_"
 COUNTER_BYTES = 4
@@ -26,7 +28,10 @@ COUNTER_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """What a cluster is: its name, its tree, and the replicas of its partitions, each on all nodes of ``storage``."""
+    """What a cluster is: its name, its tree, and the replicas of its partitions, each on all nodes of ``storage``.
+
+    Partitions may have been added since, and storage nodes replaced: the tree says.
+    """
 
     name: str
     root: str
@@ -48,8 +53,6 @@ async def make_tree(metadata: Metadata, config: ClusterConfig, more: Mapping[str
     """
     paths = Paths(config.root)
     parents = [config.root[:at] for at, letter in enumerate(config.root) if letter == "/" and at]
-    partitions = tuple(range(config.partitions))
-    nodes = tuple(blobs.ReplicaAssignment(address, partitions) for address in config.storage)
     groups = tuple(blobs.NodeNumber(address, group) for group, address in enumerate(config.storage))
     admin = tuple(blobs.NodeNumber(address, config.admin_port) for address in config.storage)
     wanted = {
@@ -59,7 +62,7 @@ async def make_tree(metadata: Metadata, config: ClusterConfig, more: Mapping[str
         paths.client_ids: bytes(COUNTER_BYTES),
         paths.server_ids: bytes(COUNTER_BYTES),
         paths.store: blobs.STORE_PARAMS.encode(blobs.StoreParams(config.key, config.partitions)),
-        paths.assignment: blobs.REPLICA_ASSIGNMENTS.encode(blobs.ReplicaAssignments(nodes)),
+        paths.assignment: _assignments(config.partitions, config.storage),
         paths.groups: blobs.GROUP_DESCRIPTOR.encode(blobs.GroupDescriptor(groups)),
         paths.connections: blobs.CONNECTION_METADATA.encode(blobs.ConnectionMetadata(admin)),
         paths.partitions: b"",
@@ -79,14 +82,57 @@ async def check_tree(metadata: Metadata, config: ClusterConfig) -> None:
     """Raise ``OtherCluster`` if what stands at the root of ``config`` was made for another cluster."""
     paths = Paths(config.root)
     params, store = await metadata.get(paths.root), await metadata.get(paths.store)
-    ours = blobs.CLUSTER_PARAMS.encode(blobs.ClusterParams(config.name, config.partitions))
-    if (params is not None and params.data != ours) or (
-        store is not None and store.data != blobs.STORE_PARAMS.encode(blobs.StoreParams(config.key, config.partitions))
-    ):
+    try:
+        name = None if params is None else blobs.CLUSTER_PARAMS.decode(params.data).name
+        key = None if store is None else blobs.STORE_PARAMS.decode(store.data).key
+    except RemoteProtocolError:
+        name, key = "", None
+    if name not in (None, config.name) or key not in (None, config.key):
         raise OtherCluster(
-            f"{config.root} holds another cluster, or this one with another name, key or number of partitions: choose "
-            "another root, or delete that tree when nobody uses it any more"
+            f"{config.root} holds another cluster, or this one with another name or key: choose another root, or "
+            "delete that tree when nobody uses it any more"
         )
+
+
+async def set_replicas(metadata: Metadata, config: ClusterConfig) -> None:
+    """Let a cluster that stands have the partitions of ``config``, each on its storage nodes.
+
+    Partitions never become fewer. Owners fill new copies before these count, and drop others then. Any number of
+    programs may ask for the same at once. Raises ``NoNode`` where the tree is not complete.
+    """
+    paths = Paths(config.root)
+    node = await _present(metadata, paths.groups)
+    groups = blobs.GROUP_DESCRIPTOR.decode(node.data).nodes
+    added = [address for address in config.storage if address not in {one.address for one in groups}]
+    number = max((one.number for one in groups), default=-1) + 1
+    if added:
+        groups += tuple(blobs.NodeNumber(address, number + index) for index, address in enumerate(added))
+        await metadata.set(paths.groups, blobs.GROUP_DESCRIPTOR.encode(blobs.GroupDescriptor(groups)), node.version)
+    node = await _present(metadata, paths.connections)
+    ports = blobs.CONNECTION_METADATA.decode(node.data).nodes
+    added = [address for address in config.storage if address not in {one.address for one in ports}]
+    if added:
+        ports += tuple(blobs.NodeNumber(address, config.admin_port) for address in added)
+        data = blobs.CONNECTION_METADATA.encode(blobs.ConnectionMetadata(ports))
+        await metadata.set(paths.connections, data, node.version)
+    node = await _present(metadata, paths.assignment)
+    present = _replicas(blobs.REPLICA_ASSIGNMENTS.decode(node.data))
+    data = _assignments(max(config.partitions, len(present)), config.storage)
+    if data != node.data:
+        await metadata.set(paths.assignment, data, node.version)
+
+
+async def _present(metadata: Metadata, path: str) -> Node:
+    node = await metadata.get(path)
+    if node is None:
+        raise NoNode(f"{path} is not there; the cluster's tree is not complete")
+    return node
+
+
+def _assignments(partitions: int, storage: Sequence[str]) -> bytes:
+    numbers = tuple(range(partitions))
+    nodes = tuple(blobs.ReplicaAssignment(address, numbers) for address in storage)
+    return blobs.REPLICA_ASSIGNMENTS.encode(blobs.ReplicaAssignments(nodes))
 
 
 async def next_id(metadata: Metadata, path: str) -> int:
@@ -150,7 +196,7 @@ async def prefer(metadata: Metadata, config: ClusterConfig, path: str, descripto
         return False
     await metadata.set(path, blobs.SERVER_DESCRIPTOR.encode(descriptor), node.version)
     while (view := await read_view(metadata, config.root)) is not None:
-        write = rewritten(view, config.partitions, stepping=False)
+        write = rewritten(view, stepping=False)
         if write is None:
             return True
         with suppress(BadVersion):
@@ -184,6 +230,7 @@ async def read_view(metadata: Metadata, root: str) -> ClusterView | None:
         again = await metadata.get(paths.servers)
         if again is not None and (again.version, again.cversion) == (node.version, node.cversion):
             break
+    params = await metadata.get(root)
     descriptors = [blobs.SERVER_DESCRIPTOR.decode(data) for data in servers.values()]
     numbers: dict[int, int] = {}
     rollout = await read_rollout(metadata, root)
@@ -198,6 +245,7 @@ async def read_view(metadata: Metadata, root: str) -> ClusterView | None:
         numbers,
         rollout,
         _replicas(blobs.REPLICA_ASSIGNMENTS.decode(storage.data)),
+        0 if params is None else blobs.CLUSTER_PARAMS.decode(params.data).partitions,
     )
 
 
@@ -225,5 +273,6 @@ __all__ = [
     "read_rollout",
     "read_view",
     "register",
+    "set_replicas",
     "set_rollout",
 ]

@@ -48,6 +48,13 @@ class StorageLink:
         else:
             self._stream.send(message)
 
+    def grow(self, partitions: int) -> None:
+        """Tell the node that the cluster has as many partitions now."""
+        if partitions > self.open.partitions:
+            self.open = s.Open(s.OPEN_HEAD, self.open.key, partitions)
+            if self._stream is not None:
+                self._stream.send(self.open)
+
     async def run(self) -> None:
         """Connect, again and again."""
         delay = RETRY_S

@@ -30,6 +30,7 @@ UNANSWERED_HIGH, UNANSWERED_LOW = 600, 300  # messages of one connection: betwee
 BATCH_MESSAGES_MAX = 1000
 BATCH_READS_MAX = 16  # of one batch: each answer may have 4 MiB, and all of them are kept until the batch is done
 MARK_SYNC_S = 0.1
+PARTITIONS_MAX = 4096  # that a server may ask for: as many as a cluster may have
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class StorageServer:
         self._working = False
         """Whether a batch is under way, or will be at the end of this turn."""
         self._admin = Admin(directory, lambda: {"requests": self.requests, "failures": self.failures})
-        self.tools = AdminPort(key, directory.partitions, self._administer)
+        self.tools = AdminPort(key, lambda: directory.partitions, self._administer)
 
     @property
     def port(self) -> int:
@@ -165,6 +166,22 @@ class StorageServer:
             taken.append(one)
         return taken
 
+    async def grow(self, partitions: int) -> None:
+        """Make partitions that the cluster has by now. Raises ``OSError``."""
+        assert self._disk is not None  # noqa: S101 -- servers are served after the start
+        while self.directory.partitions < partitions:
+            done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
+            self._disk.call(partial(self._grow, partitions), partial(_resolve, done))
+            if (error := await done) is not None:
+                raise error
+
+    def _grow(self, partitions: int) -> OSError | None:
+        try:
+            self.directory.grow(partitions)
+        except OSError as error:
+            return error
+        return None
+
     async def _administer(self, request: Any) -> Any:
         """In turn with what servers ask: the disk has one thread, so a batch under way is finished first."""
         assert self._disk is not None  # noqa: S101 -- tools are served after servers
@@ -256,6 +273,7 @@ class _Connection(Stream):
         self._server = server
         self._is_open = False
         self._unanswered = 0
+        self._growing: asyncio.Task[None] | None = None
 
     def opened(self) -> None:
         """Greeted; what it wants is to follow."""
@@ -282,11 +300,23 @@ class _Connection(Stream):
         self.send(message)
 
     def _open(self, message: s.Open) -> None:
-        directory = self._server.directory
-        if (message.key, message.partitions) != (self._server.key, directory.partitions):
-            text = f"this storage belongs to cluster {self._server.key} with {directory.partitions} partitions"
+        """Servers of ours know of partitions that were added; who knew fewer may use those."""
+        most = PARTITIONS_MAX if self.channel.version else self._server.directory.partitions
+        if message.key != self._server.key or not 0 < message.partitions <= most:
+            count = self._server.directory.partitions
+            text = f"this storage belongs to cluster {self._server.key} with {count} partitions"
             self.send(s.Failure(message.head, text))
+        elif message.partitions > self._server.directory.partitions:
+            self._growing = asyncio.create_task(self._grow(message), name="waltz storage growth")
         else:
             self._is_open = True
             self.was_opened()
             self.send(s.Success(message.head))
+
+    async def _grow(self, message: s.Open) -> None:
+        try:
+            await self._server.grow(message.partitions)
+        except OSError as error:
+            self.send(s.Failure(message.head, f"partitions cannot be added: {error}"))
+        else:
+            self._open(message)

@@ -7,7 +7,7 @@ import itertools
 import random
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -69,6 +69,7 @@ class Directory:
         self.client_id = 0
         self.process = Process()
         self.view: m.View | None = None
+        self._key_partitions = 0
         self._owners: dict[int, Owner] = {}
         self._links: dict[Address, asyncio.Task[Link]] = {}
         self._all: set[Link] = set()
@@ -119,6 +120,27 @@ class Directory:
             raise ValueError(
                 f"cluster {self.view.cluster} has partitions 0 to {self.view.partitions - 1}, not {partition}"
             )
+
+    async def look_for(self, partition: int) -> None:
+        """Ask for the view where it lacks a partition: the log may have got more."""
+        if self.view is not None and partition >= self.view.partitions:
+            await self.refresh()
+
+    async def key_partitions(self) -> int:
+        """Return how many partitions the log began with. Raises ``Unavailable``."""
+        deadline = asyncio.get_running_loop().time() + self.patience
+        while not self._key_partitions:
+            self.check(0)
+            servers = self.view.servers if self.view is not None else ()
+            for address in [*self._seeds, *((server.host, server.port) for server in servers)]:
+                with suppress(Unavailable):
+                    self._key_partitions = (await self._ask_view(await self.link(address), m.FLAG_KEYS)).partitions
+                    break
+            else:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise Unavailable("no server tells over how many partitions keys are spread")
+                await self.refresh()
+        return self._key_partitions
 
     @property
     def cluster(self) -> str:
@@ -179,6 +201,7 @@ class Directory:
 
     async def call(self, partition: int, make: type[Any], *fields: Any) -> Any:
         """Ask the owner of ``partition``, wherever it is by then. Raises ``Unavailable`` and ``Rejected``."""
+        await self.look_for(partition)
         self.check(partition)
         deadline = asyncio.get_running_loop().time() + self.patience
         while True:

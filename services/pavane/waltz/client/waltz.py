@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
@@ -93,6 +94,7 @@ class Waltz:
         Raises ``Conflict`` (nothing was written), ``OutcomeUnknown`` (it may have been), ``Rejected`` and
         ``Unavailable`` (nothing was written), ``ValueError``.
         """
+        await self._directory.look_for(partition)
         appending = self._appender(partition)
         if not appending.has_room:
             await appending.room()
@@ -124,6 +126,7 @@ class Waltz:
         Raises ``Trimmed`` if the log begins behind ``from_``, or comes to before that is read, and ``Rejected`` with
         CLIENT_AHEAD if it ends before ``from_`` - 1.
         """
+        await self._directory.look_for(partition)
         self._check_start(partition, from_)
         loop = asyncio.get_running_loop()
         hwm = from_ - 1
@@ -158,6 +161,7 @@ class Waltz:
 
         Raises ``Trimmed`` if what is next is not kept any more, and ``Unavailable``.
         """
+        await self._directory.look_for(partition)
         self._check_start(partition, start)
         loop = asyncio.get_running_loop()
         stop = min(stop, await self.hwm(partition) + 1)
@@ -208,6 +212,7 @@ class Waltz:
         With ``dry_run`` nothing is. Raises ``Rejected`` if the log ends before ``before`` - 1, and, but with ``force``,
         if a consumer needs some of them; and ``Unavailable``.
         """
+        await self._directory.look_for(partition)
         self._check_start(partition, before)
         flags = m.FLAG_DRY_RUN * dry_run | m.FLAG_FORCE * force
         answer = await self._directory.call(partition, m.TrimRequest, before, flags)
@@ -226,6 +231,7 @@ class Waltz:
         self, partition: int, action: m.ConsumerAction, name: str, position: int, since: int, who: str
     ) -> m.ConsumerResponse:
         """Ask the owner; for ``Consumer``. Raises ``Rejected`` and ``Unavailable``."""
+        await self._directory.look_for(partition)
         self._check_start(partition, position)
         asked = action, name, position, since, who
         answer: m.ConsumerResponse = await self._directory.call(partition, m.ConsumerRequest, *asked)
@@ -238,7 +244,7 @@ class Waltz:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions the log has; they do not become more."""
+        """How many partitions the log had when this client last asked; ``await partitions()`` asks. They may grow."""
         self._directory.check(0)
         return len(self._directory.partitions())
 
@@ -246,6 +252,13 @@ class Waltz:
         """Return every partition and who owns it, as one of the servers knows it now."""
         await self._directory.refresh()
         return self._directory.partitions()
+
+    async def partition_of(self, key: str) -> int:
+        """Return the partition for a key: the same for ever at every client, also when the log gets more partitions.
+
+        So locks of a key are checked in one partition only. Raises ``Unavailable``.
+        """
+        return zlib.crc32(key.encode()) % await self._directory.key_partitions()
 
     def view(self, partition: int, apply: Callable[[Transaction], Awaitable[None] | None], *, from_: int = 0) -> View:
         """Follow the feed from ``from_`` on: ``async with log.view(0, apply) as view`` (see ``View``)."""

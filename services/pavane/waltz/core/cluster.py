@@ -14,7 +14,8 @@ STEP_S = 0.5  # between two assignments of a rollout: the partitions of the last
 class ClusterView:
     """What the metadata store says of servers: ``version`` and ``cversion`` are those of ``serverDescriptors``.
 
-    ``servers`` are live, ``numbers`` their rollouts, ``storage`` the replicas of each partition.
+    ``servers`` are live, ``numbers`` their rollouts, ``storage`` the replicas of each partition. ``first_partitions``
+    is how many the cluster was made with.
     """
 
     assignment: PartitionAssignment
@@ -24,11 +25,17 @@ class ClusterView:
     numbers: Mapping[int, int] = field(default_factory=dict)
     rollout: Rollout | None = None
     storage: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    first_partitions: int = 0
 
     @property
     def consistent(self) -> bool:
         """Whether the assignment was made for the servers that are there."""
         return self.assignment.cversion == self.cversion
+
+    @property
+    def partitions(self) -> int:
+        """How many there are: those that storage nodes have."""
+        return max(self.storage, default=-1) + 1
 
     def owned(self) -> dict[int, list[tuple[int, int]]]:
         """Return what each server owns."""
@@ -38,11 +45,14 @@ class ClusterView:
         }
 
 
-def rewritten(view: ClusterView, partitions: int, *, stepping: bool) -> WriteAssignment | None:
+def rewritten(view: ClusterView, *, stepping: bool) -> WriteAssignment | None:
     """Return the assignment that follows from ``view``, ``None`` if that is the present one.
 
     A rollout moves a quarter of the partitions at a time; not ``stepping``: none this time.
     """
+    partitions = view.partitions
+    if partitions < view.assignment.partitions:
+        return None  # they never become fewer: what was read is no answer
     live = {
         server: Candidate(descriptor.preferred, view.numbers.get(server, 0))
         for server, descriptor in view.servers.items()

@@ -42,7 +42,7 @@ _PARTITION_MESSAGES = (
 
 
 class ServerCore:
-    """Server ``server_id`` of a cluster named ``cluster`` with ``partitions``; ``policy`` says what of them is kept.
+    """Server ``server_id`` of a cluster named ``cluster`` with ``partitions`` at least; ``policy`` says what is kept.
 
     ``epoch`` is the time when ``now`` was 0, in seconds since 1970.
     """
@@ -143,6 +143,7 @@ class ServerCore:
     def set_view(self, now: float, view: ClusterView) -> None:
         """The metadata store says who is there and who owns what."""
         self.view = view
+        self._partitions = max(self._partitions, view.partitions)
         if not self.writable:
             return
         if view.consistent:
@@ -233,7 +234,7 @@ class ServerCore:
         if view is None or not self.writable or min(view.servers, default=None) != self.server_id:
             return
         stepping = self._step_due is None
-        if (write := rewritten(view, self._partitions, stepping=stepping)) is not None:
+        if (write := rewritten(view, stepping=stepping)) is not None:
             self._out.append(WriteAssignment(write.version, write.assignment))
             if stepping:
                 self._step_due = now + STEP_S
@@ -436,13 +437,13 @@ class ServerCore:
         self._out.append(Reply(connection.id, answer))
 
     def _ask_view(self, connection: Connection, request: m.ViewRequest) -> None:
-        if request.flags & ~m.FLAG_CLIENT_ID:
+        if request.flags & ~(m.FLAG_CLIENT_ID | m.FLAG_KEYS):
             self._reject(connection, request.reqid, 45, RejectCode.BAD_REQUEST, "an unknown flag")
         elif self.view is None:
             self._reject(
                 connection, request.reqid, 45, RejectCode.UNAVAILABLE, "the server does not know the cluster yet"
             )
-        elif request.flags:
+        elif request.flags & m.FLAG_CLIENT_ID:
             if sum(key[0] == connection.id for key in self._views_asked) >= VIEWS_ASKED_MAX:
                 self._out.append(Hangup(connection.id, f"more than {VIEWS_ASKED_MAX} client ids asked for at once"))
                 return
@@ -465,7 +466,8 @@ class ServerCore:
             )
             for server, descriptor in sorted(self.view.servers.items())
         )
-        view = m.View(request.reqid, self.cluster, self.view.version, self._partitions, client, servers)
+        count = self.view.first_partitions if request.flags & m.FLAG_KEYS else 0
+        view = m.View(request.reqid, self.cluster, self.view.version, count or self._partitions, client, servers)
         self._out.append(Reply(connection.id, view))
 
     def _reject(self, connection: Connection, reqid: ReqId, kind: int, code: RejectCode, text: str) -> None:

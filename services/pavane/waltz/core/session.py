@@ -328,6 +328,10 @@ class StoreSession(Copying):
         if answer is None or last is None:
             replica.work = None
             return
+        for refusal in (answer, last):
+            if isinstance(refusal, s.Failure):  # a node that has not made the partition yet
+                self._end(f"{replica.node}: {refusal.message}")
+                return
         fresh = isinstance(answer, s.LastSessionInfoResponse) and answer.session < 0
         if not fresh or not isinstance(last, s.MaxTransactionIdResponse) or last.txid >= 0:
             self.blocker = (

@@ -16,7 +16,9 @@ RESERVE_SHARE = 16
 
 
 class StorageNode:
-    """Keeps all ``partitions`` of the cluster with ``key`` in ``folder``; ``cluster`` is its name, for spans.
+    """Keeps all partitions of the cluster with ``key`` in ``folder``: ``partitions``, and what it got since.
+
+    ``cluster`` is its name, for spans.
 
     ``start`` raises ``ForeignDirectory``, ``BlockingIOError`` while another process uses the folder, and ``OSError``.
     """
@@ -114,7 +116,7 @@ class StorageNode:
         lock = FolderLock(self._folder)
         try:
             directory = Directory(DiskFolder(self._folder), self._key, self._partitions)
-            directory.assign(range(self._partitions))
+            directory.assign(range(directory.partitions))
         except BaseException:
             lock.release()
             raise

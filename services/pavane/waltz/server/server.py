@@ -330,12 +330,15 @@ class WaltzServer:
             await asyncio.sleep(RETRY_S)
 
     def _set_view(self, view: ClusterView) -> None:
+        partitions = max(self.config.partitions, view.partitions)
         for address in storage_nodes(view):
-            if address not in self._links:
+            if address in self._links:
+                self._links[address].grow(partitions)
+            else:
                 link = StorageLink(
                     address,
                     self.config.key,
-                    self.config.partitions,
+                    partitions,
                     tls=self._storage_tls,
                     up=lambda node: self._call(lambda now: self.running.storage_up(now, node)),
                     down=lambda node: self._call(lambda now: self.running.storage_down(now, node)),

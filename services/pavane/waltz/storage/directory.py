@@ -29,6 +29,7 @@ CONTROL_LAYOUT = struct.Struct(">qqqii")  # session, LWM, local LWM, flags, sequ
 MARK_LAYOUT = struct.Struct(">qqqqi")  # fence, mark, damaged from, sequence, 0
 CONTROL_ENTRY_BYTES = 4 + 2 * (CONTROL_LAYOUT.size + 4)
 LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of what the process or the machine has run out
+GROW_MAX = 16  # partitions that are made at a time: appends of all others wait meanwhile
 REBUILDS_MAX = 3  # of one copy, until it is whole: a disk that spoils each of them is to be replaced
 FIRST = ".first"  # name of an empty file: everything below its number may have been dropped
 _DAMAGED = "damaged from transaction"
@@ -43,7 +44,8 @@ class ForeignDirectory(Exception):
 class Directory:
     """All partitions of a storage node in ``folder``, for the cluster with ``key``; made if it is empty.
 
-    Raises ``ForeignDirectory`` and ``OSError``. ``marks`` is switched off by simulations that show what it is for.
+    It has ``partitions`` at least: a cluster may have got more since, which ``grow`` makes. Raises ``ForeignDirectory``
+    and ``OSError``. ``marks`` is switched off by simulations that show what it is for.
     """
 
     def __init__(
@@ -62,19 +64,48 @@ class Directory:
         self._segment_bytes = segment_bytes
         self._marks_count = marks
         self.partitions = partitions
+        """How many there are; those of an existing folder, as long as nobody lets it grow."""
         self.found_damaged = 0
         """How often a copy was found damaged."""
         self._control = self._open_control()
         had_marks = MARK_FILE in folder.names()
         self._marks = self._open_marks()
         self._open: dict[int, PartitionFiles] = {}
-        for number in range(partitions):
+        for number in range(self.partitions):
             control = Slots(self._control, HEADER_BYTES + number * CONTROL_ENTRY_BYTES + 4, CONTROL_LAYOUT)
             mark = Slots(self._marks, HEADER_BYTES + number * MARK_ENTRY_BYTES, MARK_LAYOUT, (0,))
             if (values := control.read()) is None:
                 raise ForeignDirectory(f"{CONTROL_FILE}: both entries of partition {number} are broken")
             if values[3] & FLAG_ASSIGNED:
                 self._open[number] = self._partition(number, control, mark, values, had_marks)
+        self._lengthen(partitions)
+
+    def grow(self, partitions: int) -> bool:
+        """Make what is missing to ``partitions``, some of them at a time, durably; whether there are as many now.
+
+        What a crash leaves begins empty: nothing was acknowledged in it. Raises ``OSError``.
+        """
+        first = self.partitions
+        self._lengthen(min(partitions, first + GROW_MAX))
+        self.assign(range(first, self.partitions))
+        return self.partitions >= partitions
+
+    def _lengthen(self, partitions: int) -> None:
+        """Add entries to both files; the number in a file's header comes last, so it has as many that are whole."""
+        added = range(self.partitions, partitions)
+        if added:
+            entry = first_image(CONTROL_LAYOUT, (-1, -1, -1, FLAG_AVAILABLE), (-1, 0), ())
+            mark = first_image(MARK_LAYOUT, (-1, -1, SOUND), (-1, 0), (0,))
+            for file, entries, size, at in (
+                (self._marks, [mark] * len(added), MARK_ENTRY_BYTES, _MARK_HEAD.size - 4),
+                (self._control, [one.to_bytes(4, "big") + entry for one in added], CONTROL_ENTRY_BYTES, 28),
+            ):
+                file.truncate(HEADER_BYTES + added.start * size)
+                file.append([b"".join(entries)])
+                file.sync()
+                file.overwrite(at, partitions.to_bytes(4, "big"))
+                file.sync()
+            self.partitions = partitions
 
     def partition(self, number: int) -> "PartitionFiles | None":
         """Return a partition that is assigned to this node."""
@@ -160,20 +191,22 @@ class Directory:
         body = b"".join(number.to_bytes(4, "big") + entry for number in range(self.partitions))
         file, found = self._whole(CONTROL_FILE, head, body)
         version, _, key, partitions = CONTROL_HEAD.unpack_from(found)
-        if (version, key, partitions) != (0, self._key.bytes, self.partitions):
+        if (version, key) != (0, self._key.bytes):
             file.close()
             raise ForeignDirectory(
                 f"{self._folder}: {CONTROL_FILE} belongs to cluster {UUID(bytes=key)} with {partitions} partitions, "
-                f"not to {self._key} with {self.partitions}: give this node an empty one. "
+                f"not to {self._key}: give this node an empty one. "
                 "If the log was deleted and made again, delete it and the volumes of the former one"
             )
+        self.partitions = partitions
         return file
 
     def _open_marks(self) -> File:
         head = _MARK_HEAD.pack(_MARK_MAGIC, _MARK_VERSION, self._key.bytes, self.partitions)
         image = first_image(MARK_LAYOUT, (-1, -1, SOUND), (-1, 0), (0,))
         file, found = self._whole(MARK_FILE, head, image * self.partitions)
-        if found[: len(head)] != head:
+        # It grows first, so a crash may have left it longer than the control file.
+        if found[: len(head) - 4] != head[:-4] or found[len(head) - 4 : len(head)] < head[-4:]:
             file.close()
             raise ForeignDirectory(f"{self._folder}: {MARK_FILE} belongs to another cluster")
         return file

@@ -16,6 +16,7 @@ FLAG_NO_PAYLOAD = 1  # FeedBatchRequest
 FLAG_CAUGHT_UP = 1  # FeedBatch: its last item is the server's HWM
 FLAG_SUSPENDED = 2  # FeedBatch: a credit reached 0
 FLAG_CLIENT_ID = 1  # ViewRequest: hand out a client id
+FLAG_KEYS = 2  # ViewRequest: tell the number of partitions over which keys are spread, which never changes
 FLAG_DRY_RUN = 1  # TrimRequest: only say what would happen
 FLAG_FORCE = 2  # TrimRequest: also what consumers still need
 
@@ -332,7 +333,7 @@ class AppendIdempotent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ViewRequest:
-    """Ask any server for the cluster; FLAG_CLIENT_ID asks for a client id too."""
+    """Ask any server for the cluster; FLAG_CLIENT_ID asks for a client id too, FLAG_KEYS for another number."""
 
     reqid: ReqId
     flags: int

@@ -1,0 +1,178 @@
+"""Partitions that are added to a log which runs, without a restart of anything (docs/specs/waltz.md 8.6)."""
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pavane.wal.memory import MemoryDisk
+from pavane.waltz.aio.adopting import adopt_cluster
+from pavane.waltz.aio.cluster import check_tree, make_tree, read_view, set_replicas
+from pavane.waltz.aio.memory import MemoryMetadata
+from pavane.waltz.aio.stream import Stream, connect
+from pavane.waltz.client import Waltz
+from pavane.waltz.storage import Directory
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.frame import STORAGE_CLIENT
+from tests.services.waltz.running import KEY, Log, RawClient, running_log
+from tests.services.waltz.test_power_loss import PowerCutError, power_until
+
+STEPS_MAX = 200
+
+
+async def grown(log: Log, partitions: int) -> None:
+    log.config = replace(log.config, partitions=partitions)
+    await set_replicas(log.metadata, log.config)
+
+
+async def test_running_servers_storage_nodes_and_clients_take_new_partitions(tmp_path: Path) -> None:
+    async with (
+        running_log(tmp_path, partitions=2, servers=2) as log,
+        Waltz([f"127.0.0.1:{server.port}" for server in log.servers]) as client,
+    ):
+        owners = await log.settled()
+        for partition in range(2):
+            assert await client.append(partition, b"before", write=[("account", 7)]) == 0
+        sessions = {number: server.running.owned[number].session for number, server in owners.items()}
+        feed = client.feed(0)
+        assert (await anext(feed)).data == b"before"
+        places = [await client.partition_of(f"account {number}") for number in range(50)]
+        assert set(places) == {0, 1}
+        await grown(log, 20)  # more than a node makes at a time
+        await log.settled()
+        assert await client.append(19, b"new", write=[("account", 7)]) == 0, "a client that was open finds it by itself"
+        assert [tx.data async for tx in client.read(17, 0, 1)] == []
+        consumer = client.consumer("billing")
+        assert await consumer.start(18, at=0) == 0
+        assert client.partition_count == len(await client.partitions()) == 20
+        assert await client.append(0, b"after", write=[("account", 7)]) == 1
+        assert (await anext(feed)).data == b"after"
+        await feed.aclose()
+        present = {number: server.running.owned[number].session for number, server in owners.items()}
+        assert present == sessions, "nothing was interrupted"
+        with pytest.raises(ValueError, match="partitions 0 to 19, not 20"):
+            await client.append(20, b"none")
+        async with Waltz([f"127.0.0.1:{server.port}" for server in log.servers]) as late:
+            found = [await late.partition_of(f"account {number}") for number in range(50)]
+        assert found == places, "a lock is checked where it always was"
+        old = await RawClient.connect(log.servers[0].port, versions=[4])
+        number = next(number for number in log.servers[0].running.owned if number > 1)
+        await old.mount(-1 if number != 19 else 0, partition=number)
+        old.append(b"from a client of the original", hwm=0, partition=number)
+        old.send(m.FlushRequest(old.reqid(number)))
+        assert (await old.next(m.FlushResponse)).txid >= 0
+
+
+async def test_a_storage_node_that_starts_with_the_former_number_keeps_what_was_added(tmp_path: Path) -> None:
+    async with running_log(tmp_path, partitions=1) as log, Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+        former = log.config
+        await grown(log, 3)
+        await log.settled()
+        assert await client.append(2, b"kept") == 0
+        log.config = former
+        for index in range(3):
+            await log.stop_node(index)
+            await log.start_node(index)
+        assert await client.append(2, b"and on") == 1
+        assert all(node.directory.partitions == 3 for node in log.nodes.values())
+        late = await log.start_server()
+        assert late.running is not None
+        await check_tree(log.metadata, former)
+        view = await read_view(log.metadata, former.root)
+        assert view is not None
+        assert view.partitions == 3
+        await set_replicas(log.metadata, former)
+        view = await read_view(log.metadata, former.root)
+        assert view is not None
+        assert view.partitions == 3, "they never become fewer"
+
+
+async def test_two_who_let_a_log_grow_at_once_agree(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log:
+        wanted = [replace(log.config, partitions=count) for count in (4, 6)]
+        await asyncio.gather(*(set_replicas(log.metadata, each) for each in wanted), return_exceptions=True)
+        await set_replicas(log.metadata, wanted[0])
+        await set_replicas(log.metadata, wanted[1])
+        view = await read_view(log.metadata, log.config.root)
+        assert view is not None
+        assert view.partitions == 6
+        await make_tree(log.metadata, log.config)  # a server of before changes nothing
+        view = await read_view(log.metadata, log.config.root)
+        assert view is not None
+        assert view.partitions == 6
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_only_servers_of_ours_let_a_node_grow(tmp_path: Path, version: int) -> None:
+    class Link(Stream):
+        def __init__(self) -> None:
+            super().__init__(STORAGE_CLIENT, connecting=True, versions=(version,))
+            self.answers: asyncio.Queue[object] = asyncio.Queue()
+
+        def opened(self) -> None:
+            self.send(s.Open(s.OPEN_HEAD, KEY, 2))
+
+        def heard(self, message: object) -> None:
+            self.answers.put_nowait(message)
+
+    async with running_log(tmp_path, servers=0) as log:
+        link = await connect(Link, log.config.storage[0], None)
+        answer = await link.answers.get()
+        assert isinstance(answer, s.Success if version else s.Failure)
+        assert log.nodes[0].directory.partitions == 1 + version
+        link.send(s.Open(s.OPEN_HEAD, KEY, 1 << 20))
+        assert isinstance(await link.answers.get(), s.Failure)
+        link.hang_up("done")
+
+
+def test_a_power_cut_while_a_node_grows_leaves_a_whole_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(STEPS_MAX):
+        disk = MemoryDisk()
+        directory = Directory(disk.folder(), KEY, 2)
+        directory.assign(range(2))
+        directory.sync_marks()
+        cut = False
+        with power_until(step, monkeypatch):
+            try:
+                directory.grow(5)
+            except PowerCutError:
+                cut = True
+        disk.crash(random.Random(step))
+        again = Directory(disk.folder(), KEY, 2)
+        assert again.partitions in ((2, 5) if cut else (5,))
+        while not again.grow(5):
+            pass
+        again.assign(range(5))
+        assert [(files.number, files.fault, files.max_txid) for files in again.assigned()] == [
+            (number, "", -1) for number in range(5)
+        ]
+        again.close()
+        if not cut:
+            return
+    raise AssertionError("it never came to its end")
+
+
+async def test_an_adoption_by_a_server_of_before_finds_all_partitions_and_keeps_keys_where_they_are(
+    tmp_path: Path,
+) -> None:
+    async with running_log(tmp_path, partitions=2) as log:
+        former = log.config
+        await grown(log, 4)
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            assert await client.append(3, b"kept") == 0
+            place = await client.partition_of("account 7")
+        await log.servers.pop().stop()
+        log.metadata = MemoryMetadata()
+        admins = [log.admin(index) for index in range(3)]
+        found = await adopt_cluster(log.metadata, former, admins, None, None, keys=2)
+        assert len(found) == 4
+        await log.start_server()
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            assert (await client.get(3, 0)).data == b"kept"
+            assert await client.partition_of("account 7") == place
+            assert client.partition_count == 4
