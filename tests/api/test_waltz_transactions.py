@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pavane.pods.consumers import of_immortal
 from pavane.runtime.certificates import Certificates
 from pavane.waltz.client import Unavailable, Waltz
 from pavane_api.kinds import COORDINATORS
@@ -115,15 +116,21 @@ async def test_consumers_are_listed_waited_for_and_forgotten(api: Plane, cluster
     assert (await api.http.post(f"{BASE}/0/trim?before=2")).json()["first"] == 2
 
 
-async def test_the_partition_of_an_immortal_is_its_own(api: Plane) -> None:
+async def test_the_partition_of_an_immortal_is_its_own(api: Plane, cluster: Cluster) -> None:
     """One foreign transaction in it, or one that is gone, and it could never start again."""
     spec = {"log": {"waltzClusterRef": {"name": "ledger"}, "partition": 1}}
-    await api.kube.create(COORDINATORS, {"metadata": {"name": "bank"}, "spec": spec}, "default")
+    bank = await api.kube.create(COORDINATORS, {"metadata": {"name": "bank"}, "spec": spec}, "default")
     for path in ("1/transactions", "1/trim?before=0"):
         answer = await api.http.post(f"{BASE}/{path}", content=b"mine")
         assert answer.status_code == 409
         assert "Partition 1 is for the log of Coordinator bank" in answer.json()["detail"]
     assert (await api.http.post(f"{BASE}/0/transactions", content=b"mine")).status_code == 201
+    async with Waltz(cluster.addresses) as log:  # it says now what it needs
+        for data in (b"a", b"b", b"c"):
+            await log.append(1, data)
+        await log.consumer(of_immortal(f"bank-{bank['metadata']['uid'][:8]}")).start(1, 2)
+    for query, status in (("before=3", 409), ("before=3&force=true", 409), ("before=2", 200)):
+        assert (await api.http.post(f"{BASE}/1/trim?{query}")).status_code == status
 
 
 async def test_what_cannot_be_done_is_a_problem(api: Plane, cluster: Cluster) -> None:

@@ -119,6 +119,7 @@ class World:
         self.expired: set[datetime] = set()
         """Times of requests that the store refuses as too old, for ever."""
         self.undone: list[int] = []
+        self.left = False
         self.kills_begin = False
         self.users: tuple[str, ...] | None = None
         """Who refers to it."""

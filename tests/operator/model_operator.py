@@ -18,6 +18,7 @@ from pavane_operator.plan.model import (
     CreateChild,
     DeleteChild,
     Facts,
+    Leave,
     MarkResource,
     Observed,
     Plan,
@@ -219,6 +220,9 @@ class Operator:
                 self._run_step(action)
             case Undo(generation):
                 world.undone.append(generation)
+            case Leave():
+                assert not world.pods
+                world.left = True
 
     def _run_step(self, action: RunStep) -> None:
         world = self.world

@@ -1,5 +1,6 @@
 """What others refer to is not deleted under them (docs/specs/operator.md 2.10)."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -128,3 +129,15 @@ def test_what_a_resource_refers_to_is_read_from_its_object() -> None:
     assert coordinator.targets({"spec": {"log": {"waltzClusterRef": {"name": "w"}}}}) == ("WaltzCluster/w",)
     assert coordinator.targets({"spec": {}}) == ()
     assert coordinator.targets({"spec": {"log": None}}) == ()
+
+
+def test_what_it_has_left_with_others_goes_behind_its_pods_and_before_the_resource() -> None:
+    async def leave(*_: Any) -> None:
+        raise AssertionError("a plan calls nobody")
+
+    lab = Lab()
+    lab.world.kind = replace(lab.world.kind, leave=leave)
+    lab.active(1)
+    lab.world.delete()
+    until_gone(lab)
+    assert lab.world.left

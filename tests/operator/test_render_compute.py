@@ -328,5 +328,5 @@ def test_the_log_is_waited_for() -> None:
     assert problems(resource(), {}) == [("ReferenceNotReady", "there is no WaltzCluster ledger")]
     half: dict[str, Any] = {"WaltzCluster/ledger": {}}
     assert problems(resource(), half) == [("ReferenceNotReady", "WaltzCluster ledger has no Secret ledger-client yet")]
-    assert RENDERER.references(resource()) == ("ledger-client",)
+    assert RENDERER.references(resource()) == ("ledger-client", "ledger-tls")
     assert ComputePromotion("data", "main", UID).own_status(resource(), None) == {"log": "ledger"}

@@ -113,7 +113,7 @@ def test_with_a_log_on_waltz_there_is_no_volume_and_pods_reach_that_log(tmp_path
 def test_a_log_that_is_not_there_is_waited_for() -> None:
     of = resource(log={"waltzClusterRef": {"name": "ledger"}})
     present: dict[str, Any] = {"WaltzCluster/ledger": {}, "ledger-client": {}}
-    assert RENDERER.references(of) == ("ledger-client",)
+    assert RENDERER.references(of) == ("ledger-client", "ledger-tls")
     assert RENDERER.problems(of, present) == ()
     assert RENDERER.problems(resource(), {}) == ()
     said = [RENDERER.problems(of, {name: {}})[0].message for name in ("ledger-client", "WaltzCluster/ledger")]

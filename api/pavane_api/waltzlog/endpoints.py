@@ -2,13 +2,14 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.sse import EventSourceResponse
 
+from pavane.pods.consumers import of_immortal, of_views
 from pavane.waltz.client import Lock, Waltz
 from pavane.waltz.core.retention import CONSUMER_NAME
 from pavane.waltz.wire.locks import lock_hash
@@ -18,6 +19,7 @@ from pavane_api.bodies import OCTETS, bounded
 from pavane_api.control import Control, Shared
 from pavane_api.kinds import COMPUTE_CLUSTERS, COORDINATORS, WALTZ_CLUSTERS
 from pavane_api.problems import BadRequest, Conflict, Problem, responses
+from pavane_api.waltzlog import service
 from pavane_api.waltzlog.adoption import adopted
 from pavane_api.waltzlog.schemas import (
     AdoptedLog,
@@ -28,6 +30,7 @@ from pavane_api.waltzlog.schemas import (
     LogTransactions,
     TrimmedPartition,
 )
+from pavane_operator.kinds.coordinator.names import folder
 
 TRANSACTIONS_MAX = 1000  # per answer
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # data per answer; a single larger transaction is still sent whole
@@ -55,7 +58,7 @@ LastEventId = Annotated[str | None, Header(pattern="^[0-9]{1,18}$", description=
 async def partitions(control: Shared, _: MayGet, namespace: str, name: str) -> LogPartitions:
     """List the partitions of the log: who may write to each, and its last transaction."""
     async with control.waltz.of(namespace, name) as log:
-        return await LogPartitions.of(log)
+        return await service.partitions(log)
 
 
 @router.post(
@@ -164,13 +167,14 @@ async def trim(
     """Give up all transactions before one, for good: nobody can read them any more.
 
     What a consumer still needs stays unless `force` is set: 409 names it.
-    Not of partitions that are reserved for a ComputeCluster or a Coordinator, which could not start again: 409 names
-    it.
+    In partitions that are reserved for a ComputeCluster or a Coordinator, `force` does not count, and before it is a
+    consumer nothing is given up: it could not start again.
     """
-    await _check_unreserved(control, namespace, name, partition)
     async with control.waltz.of(namespace, name) as log:
         await _check(log, partition)
-        return await TrimmedPartition.by(log, partition, before, dry_run=dry_run, force=force)
+        there = () if force else [one.name for one in await log.consumers(partition)]
+        await _check_unreserved(control, namespace, name, partition, but_for=there)
+        return await service.trimmed(log, partition, before, dry_run=dry_run, force=force)
 
 
 @router.get(
@@ -179,7 +183,7 @@ async def trim(
 async def consumers(control: Shared, _: MayGet, namespace: str, name: str) -> LogConsumers:
     """List the consumers of all partitions: how far they are, and for whom retention waits."""
     async with control.waltz.of(namespace, name) as log:
-        return await LogConsumers.of(log)
+        return await service.consumers(log)
 
 
 @router.delete(
@@ -188,7 +192,7 @@ async def consumers(control: Shared, _: MayGet, namespace: str, name: str) -> Lo
 async def remove_consumer(control: Shared, _: MayDelete, namespace: str, name: str, consumer: ConsumerName) -> None:
     """Forget a consumer in all partitions: nothing waits for it any more. It is told so when it returns."""
     async with control.waltz.of(namespace, name) as log:
-        await LogConsumers.forget(log, consumer)
+        await service.forget(log, consumer)
 
 
 @router.post(
@@ -253,20 +257,25 @@ def _lock(text: str) -> Lock:
     return lock
 
 
-async def _check_unreserved(control: Control, namespace: str, name: str, partition: int) -> None:
-    """Raise ``Conflict`` for a partition in which a ComputeCluster keeps ticks or views, or a Coordinator its log."""
+async def _check_unreserved(
+    control: Control, namespace: str, name: str, partition: int, *, but_for: Sequence[str] = ()
+) -> None:
+    """Raise ``Conflict`` for a partition in which a ComputeCluster keeps ticks or views, or a Coordinator its log.
+
+    Not where its consumer is one of ``but_for``.
+    """
     kinds = COMPUTE_CLUSTERS, COORDINATORS
     clusters, coordinators = await asyncio.gather(*(control.kube.list_all(kind, namespace) for kind in kinds))
+    users: list[tuple[dict[str, Any], int, str, str]] = []
     for body in clusters.items:
-        spec = body["spec"]
+        spec, owner = body["spec"], body["metadata"]["name"]
         for use, number in spec["partitions"].items():
-            if (spec["waltzClusterRef"]["name"], number) == (name, partition):
-                raise _reserved(partition, f"the {use} of ComputeCluster {body['metadata']['name']}")
+            users.append((spec, number, f"the {use} of ComputeCluster {owner}", of_views(owner)))
     for body in coordinators.items:
-        log = body["spec"].get("log")
-        if log and (log["waltzClusterRef"]["name"], log.get("partition", 0)) == (name, partition):
-            raise _reserved(partition, f"the log of Coordinator {body['metadata']['name']}")
-
-
-def _reserved(partition: int, use: str) -> Conflict:
-    return Conflict(f"Partition {partition} is for {use}: nobody else may append to it or trim it.")
+        if log := body["spec"].get("log"):
+            owner, uid = body["metadata"]["name"], body["metadata"]["uid"]
+            use, consumer = f"the log of Coordinator {owner}", of_immortal(folder(owner, uid))
+            users.append((log, log.get("partition", 0), use, consumer))
+    for ref, number, use, consumer in users:
+        if (ref["waltzClusterRef"]["name"], number) == (name, partition) and consumer not in but_for:
+            raise Conflict(f"Partition {partition} is for {use}: nobody else may append to it, or trim what it needs.")

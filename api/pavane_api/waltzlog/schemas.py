@@ -1,13 +1,12 @@
 """Transactions and partitions as the REST API and the command line show them."""
 
-import asyncio
 import base64
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from pavane.waltz.client import ConsumerInfo, NotFound, PartitionInfo, Rejected, Transaction, Unavailable, Waltz
+from pavane.waltz.client import ConsumerInfo, PartitionInfo, Transaction
 from pavane.waltz.core.retention import STUCK_S
 
 
@@ -76,18 +75,6 @@ class LogPartitions(Document):
     items: list[Partition]
     """In the order of their numbers."""
 
-    @classmethod
-    async def of(cls, log: Waltz) -> Self:
-        """Ask the log for all of them together, for each may wait for as long as the client has patience."""
-
-        async def ask(info: PartitionInfo) -> Partition:
-            try:
-                return Partition.of(info, await log.hwm(info.partition) if info.server else None)
-            except (Unavailable, Rejected, NotFound):
-                return Partition.of(info, None)
-
-        return cls(items=await asyncio.gather(*map(ask, (await log.partitions()).values())))
-
 
 class LogTransactions(Document):
     """Transactions in order."""
@@ -111,13 +98,6 @@ class TrimmedPartition(Document):
     """The last transaction, -1 if there is none."""
     passed: list[str]
     """Consumers that need something before the first transaction."""
-
-    @classmethod
-    async def by(cls, log: Waltz, partition: int, before: int, *, dry_run: bool, force: bool) -> Self:
-        """Trim, or see what would be."""
-        former, first, hwm = await log.trim(partition, before, dry_run=dry_run, force=force)
-        passed = [one.name for one in await log.consumers(partition) if one.position < first]
-        return cls(partition=partition, former_first=former, first=first, high_water_mark=hwm, passed=passed)
 
 
 class AdoptedLog(Document):
@@ -170,17 +150,3 @@ class LogConsumers(Document):
 
     items: list[LogConsumer]
     """By partition and name."""
-
-    @classmethod
-    async def of(cls, log: Waltz) -> Self:
-        """Ask all partitions. Raises ``Unavailable``."""
-        found = await asyncio.gather(*map(log.consumers, range(len(await log.partitions()))))
-        return cls(items=[LogConsumer.of(one) for some in found for one in some])
-
-    @classmethod
-    async def forget(cls, log: Waltz, name: str) -> None:
-        """Remove a consumer from all partitions. Raises ``NotFound``, ``Unavailable``."""
-        partitions = [one.partition for one in (await cls.of(log)).items if one.name == name]
-        if not partitions:
-            raise NotFound(f"the log has no consumer {name}")
-        await asyncio.gather(*map(log.consumer(name).remove, partitions))

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from pavane.waltz.client import Lock
+from pavane_api.waltzlog import service
 from pavane_api.waltzlog.schemas import (
     AppendedTransaction,
     LogConsumers,
@@ -164,7 +165,7 @@ def trim(
                 path = f"{reach.partitions}/{reach.partition}/trim?{query}"
                 return TrimmedPartition.model_validate(await rest.post(path, b""))
         async with reach.log() as log:
-            return await TrimmedPartition.by(log, reach.partition, before, dry_run=dry_run, force=force)
+            return await service.trimmed(log, reach.partition, before, dry_run=dry_run, force=force)
 
     found = run(ask())
     if form.structured:
@@ -195,8 +196,8 @@ def consumers(
                 return LogConsumers.model_validate(await rest.get(f"{reach.path}/consumers"))
         async with reach.log() as log:
             if remove:
-                await LogConsumers.forget(log, remove)
-            return await LogConsumers.of(log)
+                await service.forget(log, remove)
+            return await service.consumers(log)
 
     found = run(ask())
     rows = [
@@ -223,7 +224,7 @@ async def _partitions(reach: WaltzReach) -> list[Partition]:
         async with reach.rest() as rest:
             return LogPartitions.model_validate(await rest.get(reach.partitions)).items
     async with reach.log() as log:
-        return (await LogPartitions.of(log)).items
+        return (await service.partitions(log)).items
 
 
 async def _transactions(reach: WaltzReach, start: int) -> AsyncGenerator[LogTransaction, None]:

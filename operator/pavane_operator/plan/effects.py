@@ -24,6 +24,7 @@ from pavane_operator.plan.model import (
     CreateChild,
     DeleteChild,
     Event,
+    Leave,
     Manifest,
     MarkResource,
     Pod,
@@ -79,7 +80,7 @@ def add_finalizer(view: ResourceView) -> Decision:
 
 def delete(view: ResourceView) -> Decision:
     """A1: record that the deletion goes ahead where others might have held it up, stop all pods, delete volumes if that
-    is the policy, then remove the finalizer."""
+    is the policy, take back what it has left with others, then remove the finalizer."""
     if FINALIZER not in view.resource.finalizers:
         return Decision(frozen=True)
     skipped = view.resource.annotations.get(SKIP_FINALIZER_ANNOTATION) == "true"
@@ -89,7 +90,7 @@ def delete(view: ResourceView) -> Decision:
     due = (began or view.now) + DELETION_LIMIT
     release = MarkResource(view.highest_number or None, finalizer=False)
     if skipped or view.now >= due:
-        event = Event("DeletionIncomplete", "the finalizer was removed before all pods were gone", warning=True)
+        event = Event("DeletionIncomplete", "the finalizer was removed before all was gone", warning=True)
         return Decision(actions=(release,), events=() if skipped else (event,), critical=True, frozen=True)
     sets = [child for child in view.observed.children if child.kind == STATEFUL_SET]
     # What belongs to the resource serves the pods of its generations: it stops after them.
@@ -102,7 +103,7 @@ def delete(view: ResourceView) -> Decision:
         actions = _deletions(volumes)
         waiting = bool(volumes)
     if not waiting:
-        actions = (release,)
+        actions = (release,) if view.kind.leave is None else (Leave(), release)
     return Decision(actions=actions, wake_at=due, critical=bool(actions), frozen=True)
 
 

@@ -457,8 +457,22 @@ class Undo:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Call `Kind.leave`: the last pod is gone, and the resource goes next; idempotent."""
+
+
 Action: TypeAlias = (
-    MarkResource | CreateChild | ApplyChild | DeleteChild | GrowVolume | AdvanceStage | AllowWrites | RunStep | Undo
+    MarkResource
+    | CreateChild
+    | ApplyChild
+    | DeleteChild
+    | GrowVolume
+    | AdvanceStage
+    | AllowWrites
+    | RunStep
+    | Undo
+    | Leave
 )
 
 

@@ -1,6 +1,6 @@
 """The port that each kind implements; the planner and runtime know nothing else of it (docs/specs/operator.md 3)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -127,6 +127,9 @@ class Kind:
     clients: Callable[[Resource], tuple[str, ...]] = lambda _: ()
     """Those of a resource that get a certificate of its second authority, which only ports for clients trust: the
     renderer's `references` names the Secret with all of them (`tls.names.issued_secret`)."""
+    leave: Callable[[Resource, Observed], Awaitable[None]] | None = None
+    """Takes back what a resource that is being deleted has left with others, once its pods are gone; idempotent. What
+    it raises is tried again, until a deletion goes on without."""
     trusts_others: bool = False
     """Whether its pods speak TLS with those of other resources of the kind: `references` then also holds the
     certificates that the operator keeps for those of the namespace, each as `Secret/name`."""

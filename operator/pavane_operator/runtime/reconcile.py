@@ -46,6 +46,7 @@ from pavane_operator.plan.model import (
     AllowWrites,
     Child,
     Event,
+    Leave,
     MarkResource,
     Observed,
     Plan,
@@ -443,6 +444,9 @@ class Reconciler:
             case Undo():
                 assert self._promotion is not None  # noqa: S101
                 await self._promotion.undo(action.generation, resource, observed)
+            case Leave():
+                assert self._kind.leave is not None  # noqa: S101 - else it is not planned
+                await self._kind.leave(resource, observed)
             case _:
                 await self._executor.execute(resource, action)
 

@@ -14,11 +14,11 @@ from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.tracing import Tracing
 from pavane.pods.common import certificates_of, rest_fenced, run_pod, stage_json
 from pavane.pods.compute_settings import REPLICA_PORT, ComputeConfig, ComputeSettings, load
-from pavane.pods.computing import AGAIN_S, engine_of, log_of, make_clocks
+from pavane.pods.computing import AGAIN_S, TRIMMED_AGAIN_S, engine_of, log_of, make_clocks
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process
-from pavane.waltz.client import Unavailable, Waltz, WaltzError
+from pavane.waltz.client import Trimmed, Unavailable, Waltz, WaltzError
 from pavane.wire import Stage
 
 
@@ -61,6 +61,9 @@ class ReplicaPod:
             except Unavailable as error:
                 self._fault = str(error)
                 await asyncio.sleep(AGAIN_S)
+            except Trimmed as error:  # its controller names it (`Kept`)
+                self._fault = str(error)
+                await asyncio.sleep(TRIMMED_AGAIN_S)
             except WaltzError as error:
                 self._process.exit(EXIT_FAILED, str(error))
                 return

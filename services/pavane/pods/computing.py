@@ -16,13 +16,20 @@ from pavane.dataflow.keeping import Clocks, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Engine as SqlEngine
 from pavane.dataflow.ports import Fenced
+from pavane.pods import consumers
 from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, Engine
 from pavane.pods.staged import PodRole
 from pavane.runtime.certificates import client_of
 from pavane.runtime.settings import SettingsError
-from pavane.waltz.client import Unavailable, Waltz
+from pavane.waltz.client import Rejected, Trimmed, Unavailable, Waltz, WaltzError
 
 AGAIN_S = 1.0  # until a log that did not answer is asked again
+TRIMMED_AGAIN_S = 30.0  # until views that cannot be built are tried again; only another script or log helps
+
+_TRIMMED = (
+    "partition {} begins with transaction {}: what was before it is trimmed, and views cannot be built without it. Let "
+    "the script read a partition that is whole"
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +67,8 @@ class Kept(PodRole, Generic[K]):
         self._scripts = config.parsed()
         self._place = Place(config.ticks, config.views)
         self._interval_s = config.interval_ms / 1000
+        self._begins: dict[int, int] = {}
+        """With which transaction a partition begins whose first ones are trimmed."""
 
     async def read_only(self) -> None:
         """Build the views while another generation writes them."""
@@ -78,6 +87,10 @@ class Kept(PodRole, Generic[K]):
             except Unavailable as error:
                 self.fault = str(error)
                 await asyncio.sleep(AGAIN_S)
+            except Trimmed as error:
+                self.keeping = None
+                _logger.warning("the views cannot be built: %s", error)
+                await asyncio.sleep(TRIMMED_AGAIN_S)
             except Fenced:
                 self.fenced = True
             finally:
@@ -85,13 +98,21 @@ class Kept(PodRole, Generic[K]):
 
     async def _connected(self) -> None:
         async with log_of(self._settings) as log:
+            await self._register(log)
             keeping = self._made(log)
+            leaving: list[asyncio.Task[None]] = []
+
+            def moved(_: object) -> None:
+                self.fault = ""
+                if keeping.leads and not leaving:
+                    leaving.append(asyncio.create_task(self._leave(log), name="leave partitions"))
+
             self.keeping, self.fault = keeping, ""
             permission = asyncio.ensure_future(self.allowed.wait())
             begin = asyncio.ensure_future(self.following.wait())
             try:
                 await asyncio.wait({permission, begin}, return_when=asyncio.FIRST_COMPLETED)
-                running = asyncio.ensure_future(keeping.run(self._moved, self._troubled))
+                running = asyncio.ensure_future(keeping.run(moved, self._troubled))
                 try:
                     await asyncio.wait({running, permission}, return_when=asyncio.FIRST_COMPLETED)
                     if permission.done():
@@ -99,12 +120,46 @@ class Kept(PodRole, Generic[K]):
                     await running
                 finally:
                     running.cancel()
+                    for task in leaving:
+                        task.cancel()
             finally:
                 permission.cancel()
                 begin.cancel()
 
-    def _moved(self, _: object) -> None:
-        self.fault = ""
+    async def _register(self, log: Waltz) -> None:
+        """Let the log keep all of what it reads: who starts without the pod's files builds everything from there.
+
+        So its position is where the partition began when it came, and stays there. Raises ``Trimmed``, ``Unavailable``.
+        """
+        consumer, begins = log.consumer(consumers.of_views(self._settings.resource)), {}
+        for partition in sorted(self._reads):
+            begins[partition] = await log.first(partition)
+            try:
+                await consumer.start(partition, begins[partition])
+            except Trimmed:
+                raise  # just now; it begins anew
+            except Rejected as error:
+                _logger.warning("retention does not wait for the views in partition %d: %s", partition, error)
+        self._begins = {partition: first for partition, first in begins.items() if first > 0}
+
+    async def _leave(self, log: Waltz) -> None:
+        """Now that it writes, let go of partitions that only a generation before it has read."""
+        consumer = log.consumer(consumers.of_views(self._settings.resource))
+        for partition in range(log.partition_count):
+            try:
+                if partition not in self._reads and any(
+                    one.name == consumer.name for one in await log.consumers(partition)
+                ):
+                    await consumer.remove(partition)
+            except WaltzError as error:
+                _logger.warning("consumer %s stays in partition %d: %s", consumer.name, partition, error)
+
+    @property
+    def _reads(self) -> frozenset[int]:
+        """All partitions without whose first transactions it cannot start."""
+        tables = (table for script in self._scripts for table in script.tables)
+        read = {partition for table in tables for partition in table.partitions}
+        return frozenset({self._place.ticks, self._place.views, *read})
 
     def _troubled(self, what: str) -> None:
         self.fault = what
@@ -144,6 +199,7 @@ class Kept(PodRole, Generic[K]):
         found = [Blocker("LogUnavailable", self.fault)] if self.fault else []
         if self.following.is_set() and (why := self.unbuilt) is not None:
             found.append(Blocker("NotHydrated", why))  # and so has not caught up, whatever the progress
+            found += [Blocker("HistoryTrimmed", _TRIMMED.format(*each)) for each in sorted(self._begins.items())]
         return tuple(found)
 
 

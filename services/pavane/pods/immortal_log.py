@@ -20,6 +20,7 @@ from typing import Any, Self
 from pavane.ambrosia.errors import Fatal, FatalError
 from pavane.ambrosia.storage import CHECKPOINT, LOG, Place, Registry
 from pavane.ambrosia.tenure import FENCE, TERM, Tenure, read_fence, read_number
+from pavane.pods import consumers
 from pavane.runtime.certificates import client_of
 from pavane.wal.files import Buffer, DiskFile, DiskFolder, Folder, read_file
 from pavane.waltz.client import Transaction, View, Waltz, WaltzError
@@ -58,7 +59,7 @@ class PartitionFolder(DiskFolder):
         """Where a reader begins who wants the last checkpoint and what follows."""
         self._logs: dict[int, int] = {}  # where each log file begins
         self._check: Callable[[], None] | None = None  # of the writer
-        self._consumer = log.consumer(f"coordinator.{owner}")
+        self._consumer = log.consumer(consumers.of_immortal(owner))
         self._kept = -1
         """Where the partition begins, by the last transaction that says so."""
         self._trimming: asyncio.Task[None] | None = None

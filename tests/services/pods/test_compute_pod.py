@@ -25,7 +25,7 @@ from pavane.pods.compute_replica import ReplicaPod
 from pavane.pods.compute_settings import REPLICA_PORT, ComputeConfig, ComputeSettings
 from pavane.pods.computing import Kept, make_clocks
 from pavane.runtime.process import Process
-from pavane.waltz.client import Waltz
+from pavane.waltz.client import Rejected, Waltz
 from pavane.wire import Stage
 from tests.services.dataflow.hooked import Hooked
 from tests.services.eventually import eventually
@@ -241,3 +241,68 @@ async def test_a_pod_that_was_killed_behind_its_first_fence_writes_without_an_op
                 finally:
                     await pod.stop()
                     await process.cancel_tasks()
+
+
+OTHER = """
+CREATE TABLE later (id BIGINT) USING waltz OPTIONS (partitions '3');
+CREATE MATERIALIZED VIEW total AS SELECT count(*) AS total FROM later;
+"""
+
+
+@asynccontextmanager
+async def views_of(folder: Path, generation: int, script: str) -> AsyncIterator[OwnViews]:
+    config = ComputeConfig(scripts={"totals": script}, ticks=1, views=2, interval_ms=20)
+    found = OwnViews(settings_of(folder, generation, "127.0.0.1"), config)
+    found.following.set()
+    running = asyncio.create_task(found.run())
+    try:
+        yield found
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
+async def test_the_log_keeps_what_views_are_built_of_until_nobody_reads_it(tmp_path: Path) -> None:
+    async with running_log(tmp_path / "log", partitions=4, nodes=3) as log:
+        await log.settled()
+        (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+
+            async def consumers() -> list[list[tuple[str, int]]]:
+                return [[(one.name, one.position) for one in await client.consumers(p)] for p in range(4)]
+
+            for cents in (7, 8):
+                await client.append(0, b'{"id": 1, "cents": %d}' % cents)
+            held = [("computecluster.main", 0)]
+            async with views_of(tmp_path, 1, SCRIPT) as first:
+                first.allowed.set()
+                await eventually(lambda: first.report().leads and first.report().progress > 0, WAIT_S)
+                assert await consumers() == [held, held, held, []]
+                with pytest.raises(Rejected, match=r"computecluster.main \(from 0\)"):
+                    await client.trim(0, 1)
+                async with views_of(tmp_path, 2, OTHER) as second:
+                    await eventually(lambda: second.keeping is not None, WAIT_S)
+                    assert await consumers() == [held] * 4  # the first one may have to come back
+                    second.allowed.set()
+                    await eventually(lambda: second.report().leads, WAIT_S)
+                    async with asyncio.timeout(WAIT_S):
+                        while await consumers() != [[], held, held, held]:
+                            await asyncio.sleep(0.05)
+
+
+async def test_views_whose_first_transactions_are_trimmed_are_never_built_without_them(tmp_path: Path) -> None:
+    async with running_log(tmp_path / "log", partitions=3, nodes=3) as log:
+        await log.settled()
+        (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            for cents in (7, 8):
+                await client.append(0, b'{"id": 1, "cents": %d}' % cents)
+            await client.trim(0, 1)
+            async with views_of(tmp_path, 1, SCRIPT) as first:
+                first.allowed.set()
+                await eventually(lambda: "HistoryTrimmed" in waits_for(first), WAIT_S)
+                await eventually(lambda: first.keeping is None, WAIT_S)  # it has met it
+                assert first.unready() == "the views are not built yet"
+                (told,) = [each for each in first.report().blockers if each.reason == "HistoryTrimmed"]
+                assert "partition 0 begins with transaction 1" in told.text
+                assert await client.hwm(2) in (-1, 0)  # a fence of the chain, and no row

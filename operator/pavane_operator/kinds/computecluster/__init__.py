@@ -2,7 +2,7 @@
 
 from pavane_operator.crds.computecluster import DEFINITION
 from pavane_operator.kinds.computecluster.names import REPLICAS
-from pavane_operator.kinds.computecluster.promotion import ComputePromotion
+from pavane_operator.kinds.computecluster.promotion import ComputePromotion, leave
 from pavane_operator.kinds.computecluster.render import ComputeRenderer
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.fenced import BOOTSTRAP_STEPS, STEPS
@@ -18,4 +18,5 @@ def kind(defaults: RenderDefaults) -> Kind:
         renderer=ComputeRenderer(defaults),
         promotion=ComputePromotion,
         followers=frozenset({REPLICAS.role}),
+        leave=leave,
     )

@@ -6,10 +6,12 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+from pavane.pods import consumers
 from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.kinds.computecluster.names import REPLICAS
 from pavane_operator.kinds.computecluster.scripts import faults
 from pavane_operator.kinds.fenced import FencedPromotion
+from pavane_operator.kinds.waltz.leaving import forget
 from pavane_operator.plan.children import STATEFUL_SET, find, pods_of_sets
 from pavane_operator.plan.model import Facts, Manifest, Observed, OwnCondition, Pod, Resource
 
@@ -33,6 +35,13 @@ class ComputePromotion(FencedPromotion):
         await asyncio.to_thread(faults, spec.scripts, spec.partitions.ticks, spec.partitions.views)
         found = await super().observe(resource, observed)
         return replace(found, conditions=(*found.conditions, *_replicated(resource, observed)))
+
+
+async def leave(resource: Resource, observed: Observed) -> None:
+    """Let the log no longer wait for it. Raises `WaltzError`."""
+    spec = resource.spec
+    assert isinstance(spec, ComputeClusterSpec)  # noqa: S101 - parsed by the kind's model
+    await forget(observed, spec.waltz_cluster_ref.name, consumers.of_views(resource.name))
 
 
 def _replicated(resource: Resource, observed: Observed) -> tuple[OwnCondition, ...]:

@@ -13,6 +13,7 @@ from pavane_operator.crds.values import parse_duration, parse_quantity
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.computecluster import executors, names
 from pavane_operator.kinds.computecluster.scripts import faults
+from pavane_operator.kinds.waltz.leaving import secrets
 from pavane_operator.kinds.waltz.names import SERVERS as WALTZ_SERVERS
 from pavane_operator.kinds.waltz.names import WALTZ_PORT, client_secret
 from pavane_operator.objects import generations, pods
@@ -45,8 +46,8 @@ class ComputeRenderer(BaseRenderer):
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
-        """The Secret with which applications reach the log."""
-        return (client_secret(_spec(resource).waltz_cluster_ref.name),)
+        """The Secrets with which the log is reached."""
+        return secrets(_spec(resource).waltz_cluster_ref.name)
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """`InvalidConfig` with line and column for a script that is refused; `ReferenceNotReady` without the log."""

@@ -1,7 +1,7 @@
 """Coordinator: rendered objects and promotion (docs/specs/operator.md 3.4, 4)."""
 
 from pavane_operator.crds.coordinator import DEFINITION
-from pavane_operator.kinds.coordinator.promotion import STEPS, CoordinatorPromotion
+from pavane_operator.kinds.coordinator.promotion import STEPS, CoordinatorPromotion, leave
 from pavane_operator.kinds.coordinator.render import CoordinatorRenderer
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.fenced import BOOTSTRAP_STEPS
@@ -16,5 +16,6 @@ def kind(defaults: RenderDefaults) -> Kind:
         bootstrap_steps=BOOTSTRAP_STEPS,
         renderer=CoordinatorRenderer(defaults),
         promotion=CoordinatorPromotion,
+        leave=leave,
         trusts_others=True,
     )

@@ -28,6 +28,6 @@ def target(log: PartitionLog) -> str:
     return f"WaltzCluster/{log.waltz_cluster_ref.name}"
 
 
-def folder(resource: Resource) -> str:
+def folder(name: str, uid: str) -> str:
     """Folder of the resource on the volume, and its name in a partition."""
-    return f"{resource.name}-{resource.uid[:UID_CHARACTERS]}"
+    return f"{name}-{uid[:UID_CHARACTERS]}"

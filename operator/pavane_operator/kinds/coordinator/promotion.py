@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pavane.pods import consumers
 from pavane.pods.coordinator_settings import VOLUME_FULL
 from pavane_operator.crds.coordinator import CoordinatorSpec
+from pavane_operator.kinds.coordinator.names import folder
 from pavane_operator.kinds.fenced import ALLOW_WRITES, FencedPromotion
+from pavane_operator.kinds.waltz.leaving import forget
 from pavane_operator.plan.model import Facts, Observed, OwnCondition, Pod, Resource
 from pavane_operator.plan.port import PromotionStep
 
@@ -33,6 +36,15 @@ class CoordinatorPromotion(FencedPromotion):
         spec = resource.spec
         assert isinstance(spec, CoordinatorSpec)  # noqa: S101 - parsed by the kind's model
         return {"instance": spec.instance_name or resource.name, "primary": primary.name if primary else None}
+
+
+async def leave(resource: Resource, observed: Observed) -> None:
+    """Let the log, if there is one, no longer wait for it. Raises `WaltzError`."""
+    spec = resource.spec
+    assert isinstance(spec, CoordinatorSpec)  # noqa: S101 - parsed by the kind's model
+    if spec.log is not None:
+        consumer = consumers.of_immortal(folder(resource.name, resource.uid))
+        await forget(observed, spec.log.waltz_cluster_ref.name, consumer)
 
 
 def _room(observed: Observed) -> OwnCondition:

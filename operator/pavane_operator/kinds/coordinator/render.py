@@ -12,6 +12,7 @@ from pavane_operator.crds.coordinator import CoordinatorSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.coordinator import names, pod
+from pavane_operator.kinds.waltz.leaving import secrets
 from pavane_operator.kinds.waltz.names import SERVERS as WALTZ_SERVERS
 from pavane_operator.kinds.waltz.names import WALTZ_PORT, client_secret
 from pavane_operator.objects import generations
@@ -44,9 +45,9 @@ class CoordinatorRenderer(BaseRenderer):
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
-        """The Secret with which applications reach that log."""
+        """The Secrets with which that log is reached."""
         log = _spec(resource).log
-        return () if log is None else (client_secret(log.waltz_cluster_ref.name),)
+        return () if log is None else secrets(log.waltz_cluster_ref.name)
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """`ReferenceNotReady` without the log or its Secret."""
@@ -67,7 +68,7 @@ class CoordinatorRenderer(BaseRenderer):
             config={
                 "instance": spec.instance_name or resource.name,
                 "version": spec.application.version,
-                "log": names.folder(resource),
+                "log": names.folder(resource.name, resource.uid),
                 "peers": dict(spec.peers),
                 "checkpoint_mib": spec.checkpoint_mib,
                 **({} if spec.log is None else {"partition": spec.log.partition}),

@@ -27,7 +27,7 @@ KEPT_BY_REPAIRS = ("clusterName", "metadata", "storage", "tls")
 PORTS = Ports(
     peers=(names.WALTZ_PORT, names.NODE_PORT, names.NODE_ADMIN_PORT),
     clients=(names.WALTZ_PORT,),
-    operator=(STAGE, OPS),
+    operator=(names.WALTZ_PORT, STAGE, OPS),
     control_plane=(names.WALTZ_PORT, OPS),
 )
 """Who may connect to which port."""
