@@ -76,7 +76,7 @@ class PartitionFolder(DiskFolder):
             if end >= 0:
                 told = self._decode(await self._log.get(self._partition, end))[0]["from"]
                 # It may be of one who had not seen the last checkpoint; nobody trims beyond that.
-                self._from = max(told, await self._log.first(self._partition))
+                self._from = max(told, await self._log.start(self._partition))
             view = self._log.view(self._partition, self._apply, from_=self._from)
             self._view = await self._stack.enter_async_context(view)
             await self._view.wait(end)

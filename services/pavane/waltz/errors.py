@@ -30,6 +30,10 @@ class WaltzError(Exception):
     """Base of the errors that the log reports to its own program."""
 
 
+class ArchiveError(WaltzError):
+    """The archive could not be reached, refused something, or holds something else than was written."""
+
+
 class StorageRefused(WaltzError):
     """A storage node answered a tool that it will not do what was asked."""
 

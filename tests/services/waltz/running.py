@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from uuid import UUID
 
 from pavane.runtime.certificates import Certificates
 from pavane.wal import DiskFolder
+from pavane.waltz.aio.archive import Archive
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree
 from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.aio.storage import StorageServer
@@ -28,6 +29,7 @@ from tests.services.ports import free_ports
 
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 ANSWER_S = 30.0
+ARCHIVE_S = 0.05  # after which what is committed is to be archived
 SESSION_S = 30.0  # no test waits for a session's end, and a busy machine shall lose none
 
 
@@ -111,7 +113,9 @@ class Log:
         scrub_pause_s: float = SCRUB_PAUSE_S,
         clients: Certificates | None = None,
         rights: Rights | None = None,
+        archive: Callable[[], Archive] | None = None,
     ) -> None:
+        self.archive = archive
         self.scrub_pause_s = scrub_pause_s
         self.certificates = certificates
         self.rights = rights
@@ -154,6 +158,8 @@ class Log:
             storage_tls=tls.dialling if tls is not None else None,
             policy=self.policy,
             rights=self.rights,
+            archive=self.archive,
+            archive_delay_s=ARCHIVE_S,
         )
         await server.start("127.0.0.1", 0)
         server.allow_writes()
@@ -203,9 +209,10 @@ async def running_log(
     scrub_pause_s: float = SCRUB_PAUSE_S,
     clients: Certificates | None = None,
     rights: Rights | None = None,
+    archive: Callable[[], Archive] | None = None,
 ) -> AsyncIterator[Log]:
     """Run a log until the test is over."""
-    log = Log(folder, partitions, nodes, certificates, metadata, root, policy, scrub_pause_s, clients, rights)
+    log = Log(folder, partitions, nodes, certificates, metadata, root, policy, scrub_pause_s, clients, rights, archive)
     await make_tree(log.metadata, log.config)
     try:
         for index in range(nodes):

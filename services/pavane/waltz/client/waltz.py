@@ -198,13 +198,23 @@ class Waltz:
         return int(answer.txid)
 
     async def first(self, partition: int) -> int:
-        """Return the first transaction that is kept: 0, or what an earlier trim has left. Raises ``Unavailable``."""
+        """Return the first transaction that can be read: 0, or what trims and the archive have left.
+
+        Raises ``Unavailable``.
+        """
         try:
             async for _ in self.read(partition, 0, 1):
                 pass
         except Trimmed as error:
             return error.first
         return 0
+
+    async def start(self, partition: int) -> int:
+        """Return the first transaction on the storage nodes; older ones come from the archive, if there is one.
+
+        Raises ``Unavailable``.
+        """
+        return (await self.ask_consumers(partition, m.ConsumerAction.LIST, "", 0, 0, "")).first
 
     async def trim(self, partition: int, before: int, *, dry_run: bool = False, force: bool = False) -> Trim:
         """Give up all transactions below ``before``, for good, and return with what the log begins then.

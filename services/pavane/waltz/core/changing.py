@@ -35,10 +35,10 @@ class Changing(Storing):
             self.reject(connection, request.reqid, 47, RejectCode.BAD_REQUEST, text)
         elif request.before > hwm + 1:
             self.reject(connection, request.reqid, 47, RejectCode.CLIENT_AHEAD, ENDS.format(hwm), hwm)
-        elif request.before <= self.first:
+        elif (before := self.keeping.reach(request, hwm)) <= self.first:
             self._reply(connection, m.TrimResponse(request.reqid, self.first, self.first, hwm))
         elif request.flags & m.FLAG_DRY_RUN:
-            answer = m.TrimResponse(request.reqid, self.first, request.before, hwm)
+            answer = m.TrimResponse(request.reqid, self.first, before, hwm)
             self._answer(connection, request, self.keeping.fault_of(request), lambda: answer)
         else:
             former = self.first

@@ -100,6 +100,8 @@ class Feeds:
         self.first = 0
         """What is below is not served, whoever may still have it."""
         self.tail = Tail(-1)
+        self.bytes = 0
+        """Data that was ever committed here."""
         self._cut: tuple[Sequence[Record], int, int, m.SharedItems, int, int] = [], 0, 0, m.SharedItems(), 0, 0
         """The last whole batch: of which records, inline and in which frame at most; its items, their data and size."""
 
@@ -194,6 +196,7 @@ class Feeds:
         for record in records:
             self.tail.add(record)
             self.hwm = record.txid
+            self.bytes += len(record.data)
         self.pump()
 
     def pump(self) -> None:

@@ -1,6 +1,6 @@
 """What the cores ask their adapter to do, in this order, and what they tell each other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -101,6 +101,16 @@ class ReadStorage:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadArchive:
+    """Read up to ``count`` records of a partition from its archive; ``answer`` gets ``None`` if that gives none."""
+
+    partition: int
+    txid: int
+    count: int
+    answer: Callable[[Sequence[Record] | None], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A store session has recovered the log up to ``hwm``."""
 
@@ -164,6 +174,7 @@ Output = (
     | Prefer
     | AskOwner
     | ReadStorage
+    | ReadArchive
     | Opened
     | Began
     | Committed

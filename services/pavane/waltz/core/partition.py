@@ -258,7 +258,12 @@ class Partition(Changing):
         self._maybe_closed()
 
     def _began(self) -> None:
-        self.feeds.begin_with(self.first)
+        self.feeds.begin_with(self.keeping.readable(self.first))
+
+    def archive_known(self, now: float) -> None:
+        """What the archive has was listed: who waits below it is told."""
+        self.now = now
+        self._began()
 
     def _session_closed(self, reason: str) -> None:
         self._rounds.end(self)
@@ -426,8 +431,8 @@ class Partition(Changing):
                 result = records[0].data
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, result))
 
-        if not self.first <= txid <= self._hwm:
-            self._reply(connection, m.no_such_transaction(request.reqid, txid, self.first))
+        if not self.feeds.first <= txid <= self._hwm:
+            self._reply(connection, m.no_such_transaction(request.reqid, txid, self.feeds.first))
         elif found := self.feeds.tail.take(txid, 1):
             take(found)
         else:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pavane.waltz.errors import RejectCode
+from pavane.waltz.state.archived import Archived
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.blobs import Consumer, PartitionMetadata
@@ -27,12 +28,15 @@ Fault = tuple[RejectCode, str, int]
 class Policy:
     """How much of a partition is kept, in bytes on each node and by age in milliseconds; -1: without that limit.
 
-    ``respect``: nothing is dropped that a consumer still needs, whatever the limits say.
+    ``respect``: nothing is dropped that a consumer still needs, whatever the limits say. ``archives``: nothing that is
+    not archived, but with ``drops`` while the archive takes nothing.
     """
 
     bytes_max: int = -1
     age_ms_max: int = -1
     respect: bool = True
+    archives: bool = False
+    drops: bool = False
 
     @property
     def limited(self) -> bool:
@@ -91,6 +95,7 @@ class Keeping:
 
     def __init__(self, policy: Policy = KEEP_ALL, epoch: float = 0.0) -> None:
         self.policy = policy
+        self.archive = Archived() if policy.archives else None
         self._epoch = epoch
         self.first = 0
         self.consumers: dict[str, Consumer] = {}
@@ -175,7 +180,7 @@ class Keeping:
         if isinstance(request, m.TrimRequest):
             fault = self.fault_of(request, consumers.values())
             if fault is None:
-                self._ordered = max(self._ordered, min(request.before, hwm + 1))
+                self._ordered = max(self._ordered, self.reach(request, hwm))
             return fault
         name, position, action = request.name, request.position, request.action
         known = consumers.get(name)
@@ -227,7 +232,21 @@ class Keeping:
         self._ordered = max(self._ordered, min(max((one.first for one in kept), default=0), hwm + 1))
 
     def _needed(self, consumers: dict[str, Consumer]) -> list[int]:
-        return [one.position for one in consumers.values()] if self.policy.respect else []
+        needed = [one.position for one in consumers.values()] if self.policy.respect else []
+        if self.archive is not None and not (self.policy.drops and self.archive.fault):
+            needed.append(self.archive.end)
+        return needed
+
+    def reach(self, request: m.TrimRequest, hwm: int) -> int:
+        """Return up to where a trim by hand may go: with an archive only as far as that is, unless it is forced."""
+        before = min(request.before, hwm + 1)
+        if self.archive is None or request.flags & m.FLAG_FORCE:
+            return before
+        return min(before, max(self.first, self.archive.end))
+
+    def readable(self, first: int) -> int:
+        """Return the first transaction that can be read where storage nodes begin with ``first``."""
+        return first if self.archive is None else self.archive.begins(first)
 
     # -- for people ---------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
-from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, Recovered
+from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadArchive, Recovered
 from pavane.waltz.core.retention import LOOK_S, Keeping, Policy
 from pavane.waltz.core.session import StoreSession
 from pavane.waltz.state import recovery
@@ -153,12 +153,19 @@ class Storing(ABC):
 
     def unreadable(self) -> str:
         """Why storage gives no record just now, for people."""
-        named = "; ".join(f"storage node {node}: {fault}" for node, fault in sorted(self.damaged.items()))
-        return named or self.blocker or "they do not answer, or their copies are damaged"
+        found = [f"storage node {node}: {fault}" for node, fault in sorted(self.damaged.items())]
+        if self.keeping.archive is not None and self.keeping.archive.fault:
+            found.append(f"archive: {self.keeping.archive.fault}")
+        return "; ".join(found) or self.blocker or "they do not answer, or their copies are damaged"
 
     def read(self, txid: int, limit: int, answer: Callable[[Sequence[Record] | None], None]) -> None:
-        """Read committed records from storage; also while no session is open, where copies are whole."""
-        if self._session is None or self._session.ended:
+        """Read committed records from storage; also while no session is open, where copies are whole.
+
+        What is below the start comes from the archive.
+        """
+        if txid < self.first and self.keeping.archive is not None:
+            self._out.append(ReadArchive(self.number, txid, min(limit, self.first - txid), answer))
+        elif self._session is None or self._session.ended:
             answer(None)
         else:
             self._take(self._session.read(self.now, txid, limit, answer))

@@ -13,6 +13,7 @@ from pavane.runtime.adapter import CoreAdapter
 from pavane.runtime.certificates import refused_by
 from pavane.runtime.metrics import Metric
 from pavane.waltz.aio import cluster
+from pavane.waltz.aio.archive import Archive
 from pavane.waltz.aio.cluster import ClusterConfig
 from pavane.waltz.aio.links import StorageLink
 from pavane.waltz.aio.listener import Listener
@@ -23,6 +24,7 @@ from pavane.waltz.core.partition import Partition
 from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.rights import Rights
 from pavane.waltz.core.server import ServerCore, storage_nodes
+from pavane.waltz.server.archiving import DELAY_S, Archiver, state_of
 from pavane.waltz.server.elsewhere import Elsewhere
 from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, NodeExists, Paths
 from pavane.waltz.tracing import Tracing
@@ -42,7 +44,8 @@ class WaltzServer:
     """Serves clients on ``host:port``, which others reach as ``advertise``; writes once ``allow_writes`` was called.
 
     ``generation`` is that of the pod, 0 outside of rollouts. ``policy`` says what is kept of each partition, ``rights``
-    what clients may do.
+    what clients may do. ``archive`` opens where what is committed is copied to, ``archive_delay_s`` at the latest after
+    it was; ``policy`` has to say so as well.
     ``client_tls`` is for the client port, ``storage_tls`` for the links to storage nodes. ``failure`` is done when the
     server cannot go on.
     """
@@ -58,8 +61,12 @@ class WaltzServer:
         storage_tls: ssl.SSLContext | None = None,
         policy: Policy = KEEP_ALL,
         rights: Rights | None = None,
+        archive: Callable[[], Archive] | None = None,
+        archive_delay_s: float = DELAY_S,
     ) -> None:
         self.config = config
+        self._archive, self._archive_delay_s = archive, archive_delay_s
+        self._archiver: Archiver | None = None
         self._rights = rights
         self._policy = policy
         self.metadata = metadata
@@ -117,6 +124,10 @@ class WaltzServer:
         await self._listener.start(host, port, self._client_tls)
         self._adapter.begin(self._follow(), name="waltz view")
         self._adapter.begin(self._hold_lease(), name="waltz lease")
+        if self._archive is not None:
+            call, key, delay_s = self._adapter.call, self.config.key, self._archive_delay_s
+            self._archiver = Archiver(self._archive, key, call, self._partitions, delay_s=delay_s)
+            self._adapter.begin(self._archiver.run(), name="waltz archive")
 
     async def stop(self) -> None:
         """Give everything up in order: partitions, lease, connections."""
@@ -153,6 +164,7 @@ class WaltzServer:
                     "untrimmed": one.untrimmed,
                     "consumers": [asdict(each) for each in one.consumers()],
                     "damaged": one.damaged,
+                    "archive": state_of(one, self._loop.time()),
                 }
                 for one in self.running.owned.values()
             ],
@@ -228,6 +240,8 @@ class WaltzServer:
                 self._begin(self._ask_owner(output), "waltz owner")
             case o.ReadStorage():
                 self._begin(self._read_storage(output), "waltz read")
+            case o.ReadArchive():
+                self._begin(self._read_archive(output), "waltz archive read")
 
     def _trace_refusal(self, message: m.LockFailure | m.Reject) -> None:
         locked = "a lock was written by another transaction"
@@ -315,6 +329,13 @@ class WaltzServer:
         found = await self._elsewhere.records(asked.node, asked.partition, asked.txid, asked.count)
         session, records = found or (-1, None)
         self.adapter.call(lambda now: self.running.records(now, asked.partition, asked.read, session, records))
+
+    async def _read_archive(self, asked: o.ReadArchive) -> None:
+        records = await self._archiver.read(asked) if self._archiver is not None else None
+        self.adapter.call(lambda _: asked.answer(records))
+
+    def _partitions(self) -> list[Partition]:
+        return list(self.running.owned.values())
 
     async def _follow(self) -> None:
         """Tell the core of every change of the cluster."""

@@ -17,8 +17,8 @@ LIST_BYTES_MAX = 4 * 1024 * 1024  # of one answer, but one record at least
 SEGMENT_HEAD = struct.Struct(">iq16siq")  # version, time, key, partition, first transaction
 RECORD_LAYOUT = struct.Struct(">qiiiiiiI")  # transaction, request id, header, length and CRC of the data
 _OFFSET = struct.Struct(">q")
-_CRC = struct.Struct(">I")
-OVERHEAD_BYTES = RECORD_LAYOUT.size + _CRC.size
+CRC = struct.Struct(">I")
+OVERHEAD_BYTES = RECORD_LAYOUT.size + CRC.size
 
 
 class Segment:
@@ -129,7 +129,7 @@ class Segment:
         end = self.end
         for txid, reqid, header, data, crc in records:
             head = RECORD_LAYOUT.pack(txid, *reqid, header, len(data), crc)
-            parts += (head, data, _CRC.pack(zlib.crc32(data, zlib.crc32(head))))
+            parts += (head, data, CRC.pack(zlib.crc32(data, zlib.crc32(head))))
             offsets.append(end)
             end += OVERHEAD_BYTES + len(data)
         entries = self._idx.size
@@ -277,9 +277,9 @@ def parse_record(data: bytes, at: int) -> tuple[Record, int]:
         raise Damaged("a record is cut off")
     txid, client, generation, partition, seq, header, size, crc = RECORD_LAYOUT.unpack_from(data, at)
     end = at + RECORD_LAYOUT.size + size
-    if size < 0 or end + _CRC.size > len(data):
+    if size < 0 or end + CRC.size > len(data):
         raise Damaged("a record is cut off")
-    if zlib.crc32(memoryview(data)[at:end]) != _CRC.unpack_from(data, end)[0]:
+    if zlib.crc32(memoryview(data)[at:end]) != CRC.unpack_from(data, end)[0]:
         raise Damaged("a record does not match its CRC")
     payload = data[at + RECORD_LAYOUT.size : end]
     return Record(txid, ReqId(client, generation, partition, seq), header, payload, crc), OVERHEAD_BYTES + size

@@ -1,0 +1,117 @@
+"""An archive in object storage or in a folder: pieces, each written once (docs/specs/waltz.md 13.9)."""
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
+
+from pavane.waltz.errors import ArchiveError
+from pavane.waltz.state.archived import Piece
+from pavane.waltz.state.store import Damaged
+from pavane.waltz.storage.piece import records_of
+from pavane.waltz.wire.storage import Record
+
+CALL_S = 60.0  # for one call, with what the library tries again: a store that is silent so long is away
+TRIES_S, TRIES_MAX = timedelta(seconds=10), 3  # of what a store refuses for the moment; the owner comes again anyway
+STORES: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+OPTION_PREFIXES = ("aws_", "google_", "azure_")  # the library panics at others
+PIECES_KEPT = 4  # read last: a feed takes a thousand transactions of a piece at a time
+
+
+def folder_of(cluster: str, key: UUID) -> str:
+    """Return the folder of a log below its archive's URL: a log that was made anew has another."""
+    return f"{cluster}-{key.hex[:8]}"
+
+
+class Archive:
+    """The archive at ``url``; ``options`` are the store's, such as its keys. All raise ``ArchiveError``."""
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self.url = url.rstrip("/")
+        parts = urlsplit(self.url)
+        self._local = Path(unquote(parts.path)) if parts.scheme == "file" else None
+        self._lately: OrderedDict[tuple[int, Piece], list[Record]] = OrderedDict()
+        self._reading = asyncio.Lock()
+        foreign = [name for name in options if not name.lower().startswith(OPTION_PREFIXES)]
+        if foreign:
+            raise ArchiveError(f"{self.url}: option {foreign[0]} does not begin with aws_, google_ or azure_")
+        if parts.scheme not in (*STORES, "file"):
+            raise ArchiveError(f"{self.url}: an archive's URL begins with s3://, gs://, az:// or file://")
+        try:
+            if self._local is not None:
+                self._store: Any = LocalStore(self._local, mkdir=True)
+            else:
+                self._store = STORES[parts.scheme](
+                    parts.netloc,
+                    prefix=unquote(parts.path).strip("/"),
+                    config=dict(options),
+                    client_options={"allow_http": any(value.startswith("http://") for value in options.values())},
+                    retry_config={"retry_timeout": TRIES_S, "max_retries": TRIES_MAX},
+                )
+        except (BaseError, OSError, ValueError) as error:
+            raise ArchiveError(f"{self.url}: {_words(error)}") from None
+
+    async def pieces(self, partition: int) -> list[Piece]:
+        """Return the pieces of a partition, in no order."""
+        found: list[Piece] = []
+        async with self._asking("listing", str(partition)):
+            async for some in self._store.list(f"{partition}/"):
+                named = [Piece.named(each["path"].rpartition("/")[2]) for each in some]
+                found += [piece for piece in named if piece is not None]
+        return found
+
+    async def put(self, partition: int, piece: Piece, data: bytes) -> None:
+        """Write a piece, durably. One that is there already has these bytes."""
+        name = f"{partition}/{piece.name}"
+        async with self._asking("writing", name):
+            await self._store.put_async(name, data)
+            if self._local is not None:
+                await asyncio.to_thread(_sync, self._local / name, self._local)
+
+    async def read(self, partition: int, piece: Piece) -> list[Record]:
+        """Return the records of a piece; one that is damaged raises as well."""
+        known = partition, piece
+        async with self._reading:
+            if known not in self._lately:
+                name = f"{partition}/{piece.name}"
+                async with self._asking("reading", name):
+                    data = bytes(await (await self._store.get_async(name)).buffer_async())
+                    _, self._lately[known] = await asyncio.to_thread(records_of, piece, data, partition)
+                while len(self._lately) > PIECES_KEPT:
+                    self._lately.popitem(last=False)
+            self._lately.move_to_end(known)
+            return self._lately[known]
+
+    @asynccontextmanager
+    async def _asking(self, doing: str, name: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(CALL_S):
+                yield
+        except TimeoutError:
+            raise ArchiveError(f"{doing} {self.url}/{name}: no answer within {CALL_S:.0f} s") from None
+        except (BaseError, OSError, ValueError, Damaged) as error:
+            raise ArchiveError(f"{doing} {self.url}/{name}: {_words(error)}") from None
+
+
+def _words(error: Exception) -> str:
+    """Return what the library says without its inner state, which follows in further lines."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _sync(path: Path, top: Path) -> None:
+    """Make a file and the folders above it durable: the library only renames."""
+    for one in (path, path.parent, top, top.parent):
+        descriptor = os.open(one, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

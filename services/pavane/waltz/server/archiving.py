@@ -1,0 +1,195 @@
+"""The owner of a partition copies what is committed to the archive, and reads it there (docs/specs/waltz.md 13.9)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from pavane.waltz.aio.archive import Archive
+from pavane.waltz.core.outputs import ReadArchive
+from pavane.waltz.core.partition import Partition
+from pavane.waltz.errors import ArchiveError
+from pavane.waltz.state.archived import Archived
+from pavane.waltz.storage.piece import cut
+from pavane.waltz.wire.storage import Record
+
+PIECE_BYTES = 8 * 1024 * 1024  # of data, after which a piece is cut: one at a time of a server is in memory
+DELAY_S = 300.0  # after which a smaller one is cut
+STEP_S = 1.0  # between two looks at the partitions; at least so long after a failure
+READ_RECORDS = 1000  # asked of a partition at a time
+READ_BYTES = 4 * 1024 * 1024  # of one answer from the archive, but one record at least
+READ_S = 30.0  # for records of a partition, which may be leaving
+
+_logger = logging.getLogger(__name__)
+
+Call = Callable[[Callable[[float], None]], None]
+"""Call into the core, with the time."""
+
+
+class Archiver:
+    """Archives the partitions that ``owned`` returns, for the log with ``key``; ``opened`` makes the archive.
+
+    It is made anew after each failure, so that other keys of the store count.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[], Archive],
+        key: UUID,
+        call: Call,
+        owned: Callable[[], Sequence[Partition]],
+        *,
+        delay_s: float = DELAY_S,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        self._opened = opened
+        self._key = key
+        self._call = call
+        self._owned = owned
+        self._delay_s = delay_s
+        self._piece_bytes = piece_bytes
+        self._archive: Archive | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self) -> None:
+        """Archive until it is cancelled; what cannot be done now is tried again."""
+        while True:
+            fault = ""
+            try:
+                for partition in self._owned():
+                    await self._look_at(partition)
+            except ArchiveError as error:
+                fault, self._archive = str(error), None
+                _logger.warning("the archive takes nothing: %s", error)
+            for partition in self._owned():
+                self._note(partition, fault)
+            await asyncio.sleep(STEP_S)
+
+    async def read(self, asked: ReadArchive) -> Sequence[Record] | None:
+        """Return records from below the start; ``None`` if the archive does not give them now."""
+        for partition in self._owned():
+            held = partition.keeping.archive
+            if partition.number == asked.partition and held is not None:
+                try:
+                    if (piece := held.piece(asked.txid)) is None:
+                        return None
+                    records = await self._store().read(asked.partition, piece)
+                except ArchiveError as error:
+                    _logger.warning("the archive gives nothing: %s", error)
+                    self._note(partition, str(error))
+                    return None
+                at = asked.txid - piece.first
+                return _within(records[at : at + asked.count], READ_BYTES)
+        return None
+
+    def _store(self) -> Archive:
+        if self._archive is None:
+            self._archive = self._opened()
+        return self._archive
+
+    def _note(self, partition: Partition, fault: str) -> None:
+        held = partition.keeping.archive
+        if held is not None:
+            if fault and not held.fault:
+                held.faulty_since = self._loop.time()
+            held.fault = fault
+
+    async def _look_at(self, partition: Partition) -> None:
+        held = partition.keeping.archive
+        if held is None or partition.hwm is None or not partition.healthy:
+            return
+        if not held.known:
+            held.listed(await self._store().pieces(partition.number), partition.first)
+            if held.end > partition.hwm + 1:
+                held.known = False
+                text = f"{self._store().url} has transactions up to {held.end - 1} of partition {partition.number}, "
+                raise ArchiveError(f"{text}but the log ends with {partition.hwm}: it is not the archive of this log")
+            self._call(partition.archive_known)
+            held.waits_since = self._loop.time() - self._delay_s  # nobody knows for how long it has waited already
+            _count_from_now(partition, held)
+        if held.join(partition.first):
+            _count_from_now(partition, held)
+        whole = True
+        while whole and held.end <= partition.hwm:
+            now = self._loop.time()
+            if held.waits_since is None:
+                held.waits_since = now
+            if _waiting_bytes(partition, held) < self._piece_bytes and now < held.waits_since + self._delay_s:
+                return
+            whole = await self._copy(partition, held)
+
+    async def _copy(self, partition: Partition, held: Archived) -> bool:
+        """Write what is next, and return whether it was as much as a piece may have."""
+        records: list[Record] = []
+        size, hwm = 0, -1 if partition.hwm is None else partition.hwm
+        while held.end + len(records) <= hwm and size < self._piece_bytes:
+            found = await self._records(partition, held.end + len(records), hwm)
+            if not found:
+                return False  # with the next look
+            records += (taken := _within(found, self._piece_bytes - size))
+            size += sum(len(record.data) for record in taken)
+        piece, data = await asyncio.to_thread(cut, self._key, partition.number, records)
+        await self._store().put(partition.number, piece, data)
+        held.add(piece)
+        held.counted_bytes += sum(len(record.data) for record in records if record.txid > held.counted_after)
+        full = size >= self._piece_bytes
+        if not full:
+            held.waits_since = None
+        return full
+
+    async def _records(self, partition: Partition, txid: int, hwm: int) -> Sequence[Record] | None:
+        done: asyncio.Future[Sequence[Record] | None] = self._loop.create_future()
+        limit = min(READ_RECORDS, hwm - txid + 1)
+
+        def answer(records: Sequence[Record] | None) -> None:
+            if not done.done():
+                done.set_result(records)
+
+        def ask(now: float) -> None:
+            partition.now = now
+            if found := partition.feeds.tail.take(txid, limit):
+                answer(found)
+            else:
+                partition.read(txid, limit, answer)
+
+        self._call(ask)
+        try:
+            async with asyncio.timeout(READ_S):
+                return await done
+        except TimeoutError:
+            return None
+
+
+def _within(records: Sequence[Record], size: int) -> Sequence[Record]:
+    """Return the first records with so much data, but one at least."""
+    for count, record in enumerate(records):
+        size -= len(record.data)
+        if size <= 0:
+            return records[: count + 1]
+    return records
+
+
+def _count_from_now(partition: Partition, held: Archived) -> None:
+    held.counted_after, held.counted_bytes = -1 if partition.hwm is None else partition.hwm, partition.feeds.bytes
+
+
+def _waiting_bytes(partition: Partition, held: Archived) -> int:
+    """Return the data that is not archived yet, as far as this owner has seen it come."""
+    return max(0, partition.feeds.bytes - held.counted_bytes)
+
+
+def state_of(partition: Partition, now: float) -> dict[str, Any] | None:
+    """Return what the archive has of a partition, for people and the operator."""
+    held = partition.keeping.archive
+    if held is None:
+        return None
+    return {
+        "known": held.known,
+        "first": held.first,
+        "end": held.end,
+        "waiting": 0 if partition.hwm is None else max(0, partition.hwm + 1 - held.end),
+        "waiting_bytes": _waiting_bytes(partition, held),
+        "fault": held.fault,
+        "faulty_s": now - held.faulty_since if held.fault else 0.0,
+    }
