@@ -131,6 +131,28 @@ def test_a_generation_is_replaced_by_another_with_one_transfer() -> None:
     assert ensemble.update("a", 3)[0].leader == successor
 
 
+def test_a_generation_that_was_replaced_goes_on_following_and_takes_over_again() -> None:
+    ensemble = Ensemble("abc", "def")
+    leader = ensemble.elect()
+    ensemble.update(leader, 1)
+    ensemble.until(lambda: all(ensemble.entries(name) for name in "def"))
+    permit(ensemble, "def")
+    ensemble.change(leader, 50, "def")
+    ensemble.until(lambda: all(ensemble.status(name).role == Role.REMOVED for name in "abc"))
+    assert ensemble.status(leader).first_write_ms is None
+    ensemble.advance(10)  # longer than it is led as a lame duck
+    successor = ensemble.leader()
+    ensemble.update(successor, 2)
+    ensemble.until(lambda: all(ensemble.entries(name) == ensemble.entries(successor) for name in "abc"))
+    assert {ensemble.status(name).role for name in "abc"} == {Role.REMOVED}
+    ensemble.change(successor, 51, "abc")
+    ensemble.until(lambda: all(ensemble.status(name).role == Role.REMOVED for name in "def"))
+    again = ensemble.leader()
+    assert again in "abc"
+    assert ensemble.update(again, 3)[-1].status == UpdateStatus.DONE
+    assert ensemble.status(again).first_write_ms is not None
+
+
 def joined(seed: int = 1) -> tuple[Ensemble, str]:
     """Bring up a cluster whose new members hold Cold,new, committed, and reach nobody but the leader so far."""
     ensemble = Ensemble("abc", "def", seed=seed)

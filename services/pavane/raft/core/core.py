@@ -442,6 +442,8 @@ class Core:
             self._lead()
         elif node.role == Role.FOLLOWER:
             self._election.reset()
+        elif node.role == Role.REMOVED:
+            self._serving.first_write_ms = None  # where it is taken in again, the time since then counts
         self._learner.role_changed()
 
     def committed(self) -> None:

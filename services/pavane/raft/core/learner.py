@@ -41,7 +41,7 @@ IDLE_S = 0.05  # before asking again at the end of the log
 SILENCE_S = 1.0  # a stream without a message for so long has lost one
 SEARCHED_ROLES = frozenset({Role.LEARNER, Role.REMOVED, Role.RECOVERING})
 VOTING_ROLES = frozenset({Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE})
-STREAMING_ROLES = frozenset({Role.LEARNER, Role.RECOVERING})
+STREAMING_ROLES = SEARCHED_ROLES  # a removed one too: its generation may be wanted back (operator.md 2.7)
 
 
 class Learner:
