@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import LOADED, RaftTest, state_of
+from e2e.cluster import LOADED, QUICK, RaftTest, state_of
 from e2e.conftest import RUNS
 from e2e.waiting import READY_S, eventually
 from e2e.writer import WARM_UP_WRITES, shown
 from pavane_api.kinds import RAFT_CLUSTERS
+from pavane_api.rollout.actions import undo
+from pavane_cli.commands.resources import is_current
 
 STATES = ("CreatingNext", "Initializing", "CatchingUp", "CaughtUp", "Promoting", "Retiring")
 
@@ -39,6 +41,36 @@ async def test_a_rollout_under_load_loses_and_doubles_nothing(raft: RaftTest) ->
         assert proof.leaders >= 2, "a leader of each generation was seen"
         assert document["status"]["history"][0]["result"] == "Promoted"
         assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
+
+
+def can_switch_back(document: dict[str, Any]) -> bool:
+    told = (document.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "CanSwitchBack" and each["status"] == "True" for each in told)
+
+
+async def test_a_generation_that_is_no_good_is_left_while_it_bakes_and_what_it_took_is_kept(raft: RaftTest) -> None:
+    await raft.apply(rollout={**QUICK["rollout"], "bake": "1h"})
+    await raft.until_current(generation=1)
+    async with raft.writer("undo") as writer:
+        await writer.reach(WARM_UP_WRITES)
+        await roll(raft, 1)
+        await raft.until(can_switch_back, "generation 1 follows")
+        assert await raft.stateful_sets() == ["q-server-g1", "q-server-g2"]
+        costs = raft.platform.run("rollout", "diff", "raft/q", "--to", "1", "-n", raft.namespace).stdout
+        assert "pods and volumes, for 1h" in costs
+        await writer.more(WARM_UP_WRITES)
+        await undo(raft.kube, RAFT_CLUSTERS, raft.namespace, "q")
+        document = await raft.until(
+            lambda item: is_current(item) and item["status"]["activeGeneration"] == 1, "generation 1 serves again"
+        )
+        await writer.more(WARM_UP_WRITES)
+        proof = await writer.stop()
+    shown("way back", 1, proof)
+    assert proof.holds, proof
+    results = [(each["generation"], each["result"]) for each in document["status"]["history"]]
+    assert results == [(1, "Promoted"), (2, "RolledBack")]
+    assert document["status"]["history"][0]["writeGapMs"] > 0
+    assert await raft.stateful_sets() == ["q-server-g1"]
 
 
 async def kill_leader(raft: RaftTest) -> None:

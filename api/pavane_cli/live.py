@@ -113,7 +113,7 @@ def picture(documents: Mapping[str, Mapping[str, Any]], elapsed_s: float) -> Any
         state = state_of(document) if status else "waits for the operator"
         blockers = [_blocker(those) for those in alike(rollout.get("blockers") or _unmet(document))]
         title = Text(name, style="bold")
-        title.append(f"  {state}", style="green" if state == "Idle" and not blockers else "yellow")
+        title.append(f"  {state}", style="green" if state in ("Idle", "Baking") and not blockers else "yellow")
         title.append(f"  {elapsed_s:.1f} s", style="dim")
         lines += [title, *(_generation(status, item) for item in status.get("generations") or ())]
         lines += blockers[:shown_max]
@@ -164,7 +164,7 @@ def stage_of(status: Mapping[str, Any], generation: Mapping[str, Any]) -> str:
 
     Its pods never leave ReadWrite, but the store takes nothing from them any more.
     """
-    fenced = generation["role"] == "Retiring" and generation["number"] < (status.get("activeGeneration") or 0)
+    fenced = generation["role"] != "Next" and generation["number"] < (status.get("activeGeneration") or 0)
     return "fenced" if fenced else generation.get("stage") or "–"
 
 

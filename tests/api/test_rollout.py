@@ -158,6 +158,14 @@ async def test_undo_gives_the_spec_the_fields_of_the_former_generation(tmp_path:
         assert "not known any more" in (await act(api, "undo")).json()["detail"]
         await revision_of(api, 2, {**broadcast, "image": "broken"})
         await revision_of(api, 2, {**broadcast, "image": "old", "resources": {"limits": {"cpu": "1"}}}, repair=1)
+        stands_by = {"number": 2, "role": "Standby", "image": "", "id": "i", "podsReady": 2, "pods": 3}
+        told = {"type": "CanSwitchBack", "status": "False", "reason": "NotFollowing", "message": "pod q-2 is gone"}
+        told["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        baking = {"generations": [stands_by], "rollout": {"state": "Baking"}}
+        await give_status(api, activeGeneration=4, history=history, conditions=[told], **baking)
+        refused = await act(api, "undo")
+        assert (refused.status_code, "pod q-2 is gone" in refused.json()["detail"]) == (409, True)
+        await give_status(api, activeGeneration=4, history=history, conditions=[{**told, "status": "True"}], **baking)
         answer = await act(api, "undo")
         assert (answer.status_code, answer.json().get("generation")) == (202, 2), answer.text
         spec = (await api.http.get(f"{BASE}/q")).json()["spec"]

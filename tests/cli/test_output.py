@@ -9,7 +9,7 @@ import pytest
 
 from pavane_cli import output
 from pavane_cli.commands import resources
-from pavane_cli.commands.resources import summary
+from pavane_cli.commands.resources import is_settled, summary
 from pavane_cli.commands.trace import BAR_COLUMNS, duration, waterfall
 from pavane_cli.commands.tree import picture
 from pavane_cli.commands.why import explain
@@ -259,6 +259,19 @@ def test_a_generation_that_lost_the_right_to_write_is_called_fenced() -> None:
     assert "generation 1  Retiring  fenced" in str(picture(document, ()).children[1].label)
     aborted = {**document, "status": {**document["status"], "activeGeneration": 0}}
     assert "fenced" not in summary(aborted)
+
+
+def test_a_generation_that_bakes_is_at_rest_and_says_what_stands_by() -> None:
+    following = "generation 1 follows with 3 pods and 3 volumes until noon"
+    told = [*(_condition(each, "True", "Fine") for each in ("Ready", "UpToDate"))]
+    told.append(_condition("CanSwitchBack", "True", "Following", following))
+    one = {"number": 1, "role": "Standby", "stage": "ReadWrite", "pods": 3, "podsReady": 2}
+    two = {"number": 2, "role": "Active", "stage": "ReadWrite", "pods": 3, "podsReady": 3}
+    status = {"activeGeneration": 2, "rollout": {"state": "Baking"}, "generations": [two, one], "conditions": told}
+    document: dict[str, Any] = {"kind": "RaftCluster", "metadata": {"name": "q"}, "status": status}
+    assert explain(document, "raft/q") == f"raft/q is Baking: generation 2 is active; {following}."
+    assert is_settled(document)
+    assert "g1 Standby fenced 2/3 ready" in summary(document)
 
 
 def test_why_advises_no_abort_of_an_attempt_that_has_ended() -> None:

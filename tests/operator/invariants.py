@@ -14,7 +14,8 @@ FOLLOWS = {
     "Initializing": {"CatchingUp", "Promoting", "Aborting"},
     "CatchingUp": {"CaughtUp", "Promoting", "Aborting"},
     "CaughtUp": {"CatchingUp", "Promoting", "Aborting"},
-    "Promoting": {"Retiring", "Aborting"},
+    "Promoting": {"Baking", "Retiring", "Aborting"},
+    "Baking": {"Promoting", "Retiring"},
     "Retiring": {"Idle"},
     "Aborting": {"Idle"},
 }
@@ -26,6 +27,8 @@ class Invariants:
     """Fed with every change of one resource and its objects; `broken` says in words what was violated."""
 
     broken: list[str] = field(default_factory=list)
+    way_back: bool = False
+    """The former generation was asked for: numbers may go back."""
     _deleting: bool = False
     _status: Object = field(default_factory=dict)
     _selected: int = 0
@@ -81,14 +84,14 @@ class Invariants:
         if GENERATION_LABEL in (body["metadata"].get("labels") or {}):
             return  # the headless one of a generation
         selected = parse_number((body["spec"].get("selector") or {}).get(GENERATION_LABEL)) or 0
-        if selected < self._selected:
+        if selected < self._selected and not self.way_back:
             self._break("I1", f"the public Service went back from generation {self._selected} to {selected}")
         self._selected = selected
 
     def _resource(self, status: Object) -> None:
         for number in ("activeGeneration", "lastGeneration"):
             before, after = self._status.get(number) or 0, status.get(number) or 0
-            if after < before:
+            if after < before and not (self.way_back and number == "activeGeneration"):
                 self._break("I3", f"{number} went back from {before} to {after}")
         before, after = state(self._status) or "Idle", state(status) or "Idle"
         if before != after and after not in FOLLOWS[before]:

@@ -175,6 +175,12 @@ class World:
         found = next((each for each in self.status.conditions if each.type == name), None)
         return (found.status.value, found.reason) if found else None
 
+    @property
+    def switching_back(self) -> bool:
+        coming, active = self.status.next_generation or 0, self.status.active_generation or 0
+        lost = self.state is State.BAKING and self.fence < active  # its status was, on the way back
+        return lost or (self.state is State.PROMOTING and 0 < coming < active)
+
     def resource(self) -> Resource:
         return Resource(
             kind=self.kind.name,
@@ -258,7 +264,8 @@ class World:
             assert not self.served or self.replicas_of(self.fence), "an attempt began beside a suspended generation"
             self.claimed.append(claimed)
         if former.active_generation != self.status.active_generation and self.status.active_generation:
-            assert self.status.active_generation == self.fence, "active before it has the fence"
+            rebuilt = former.active_generation is None and self.state is State.BAKING  # on the way back
+            assert rebuilt or self.status.active_generation == self.fence, "active before it has the fence"
 
     def mark(self, action: MarkResource) -> None:
         if action.finalizer:
@@ -341,7 +348,7 @@ class World:
             return self._scale()
         if not self.writable(action.generation) or not self.writable(self.fence):
             return "no quorum"
-        if action.generation > self.fence:
+        if action.generation != self.fence:
             self.fence = action.generation
             self._change({f"{NAME}-server-g{self.fence}-{i}" for i in range(self.replicas_of(self.fence))})
         return ""
@@ -358,6 +365,7 @@ class World:
 
     def _change(self, members: set[str]) -> None:
         self.removed |= {name for name in self.members - members if not (pod := self.pods.get(name)) or not pod.lost}
+        self.removed -= members
         self.members = members
 
     def advance(self, action: AdvanceStage | AllowWrites, until: Stage) -> None:
@@ -472,6 +480,7 @@ class World:
     def _check_service(self) -> None:
         if self.selected:
             early = any(step.serves for step in self.kind.steps) and self.state is State.PROMOTING
+            early = early or self.switching_back
             assert early or self.selected <= self.fence, "the public Service selects a generation without the fence"
             self.served = True
 

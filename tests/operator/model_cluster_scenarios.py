@@ -9,6 +9,7 @@ from pavane_operator.crds.status import State
 from pavane_operator.plan.model import GENERATION_LABEL, PAUSE_ANNOTATION, SKIP_FINALIZER_ANNOTATION, UID_LABEL
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from tests.operator.model_cluster import World, settled
+from tests.operator.model_cluster_bake import SCENARIOS as BAKE
 from tests.operator.model_cluster_kind import NAME, UID
 from tests.operator.model_cluster_script import Scenario, Script, after, failed_with, gone, rests_on, state_is
 from tests.operator.model_cluster_upkeep import FROM_NOTHING as UPKEEP_FROM_NOTHING
@@ -352,12 +353,16 @@ def reconciliation_paused(world: World) -> Script:
     yield rests_on(2)
 
 
+def _time_for(state: State) -> dict[str, str]:
+    return {"bake": "20s"} if state is State.BAKING else {}
+
+
 def reconciliation_paused_in(state: State) -> Scenario:
     def script(world: World) -> Script:
         yield rests_on(1)
         if state is State.ABORTING:
             world.faults.crash.add(2)
-        world.rollout(restart="1", crashLimit=1)
+        world.rollout(restart="1", crashLimit=1, **_time_for(state))
         yield state_is(state)
         world.begin_kills()
         world.annotations[PAUSE_ANNOTATION] = "true"
@@ -377,7 +382,7 @@ def finalizer_removed_by_hand(state: State) -> Scenario:
             world.faults.crash.add(2)
         if state is State.PROMOTING:
             world.faults.step_refusals = 2
-        world.rollout(restart="1", crashLimit=1)
+        world.rollout(restart="1", crashLimit=1, **_time_for(state))
         yield state_is(state)
         world.begin_kills()
         world.drop_finalizer()
@@ -395,7 +400,7 @@ def delete_in(state: State, *, policy: str) -> Scenario:
                 world.faults.crash.add(2)
             if state is State.PROMOTING:
                 world.faults.step_refusals = 1000
-            world.rollout(restart="1", crashLimit=1)
+            world.rollout(restart="1", crashLimit=1, **_time_for(state))
             yield state_is(state)
         world.begin_kills()
         world.delete()
@@ -405,7 +410,7 @@ def delete_in(state: State, *, policy: str) -> Scenario:
         volumes = [name for kind, name in world.objects if kind == "PersistentVolumeClaim"]
         assert bool(volumes) == (policy == "Retain")
         tried = any("-g2-" in name for name in volumes)
-        assert tried == (policy == "Retain" and state in (State.PROMOTING, State.RETIRING)), volumes
+        assert tried == (policy == "Retain" and state in (State.PROMOTING, State.BAKING, State.RETIRING)), volumes
 
     return script
 
@@ -541,4 +546,4 @@ SCENARIOS |= {
     for state in State
     if state is not State.IDLE
 }
-SCENARIOS |= UPKEEP
+SCENARIOS |= BAKE | UPKEEP

@@ -348,7 +348,9 @@ SCENARIOS: dict[str, Scenario] = {
 }
 FROM_NOTHING = frozenset({"scale_in_bootstrap", "suspend_before_anything"})
 SCENARIOS |= {
-    f"suspend_in_{state.value}": suspend_in(state) for state in State if state not in (State.IDLE, State.ABORTING)
+    f"suspend_in_{state.value}": suspend_in(state)
+    for state in State
+    if state not in (State.IDLE, State.BAKING, State.ABORTING)
 }
 SCENARIOS |= {
     f"scale_to_{replicas}_in_{state.value}": scale_in(state, replicas=replicas)

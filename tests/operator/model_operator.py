@@ -31,7 +31,7 @@ from pavane_operator.plan.model import (
     Undo,
 )
 from pavane_operator.plan.planner import plan
-from pavane_operator.plan.snapshot import release_of
+from pavane_operator.plan.snapshot import BEFORE_PROMOTION, release_of
 from tests.operator.model_cluster import ConflictError, ModelPod, RejectedError, World
 from tests.operator.model_cluster_kind import FENCE, PERMIT, SCALE, SETTINGS
 
@@ -190,12 +190,12 @@ class Operator:
         before = rollout.state if rollout else State.IDLE
         if decided.status is not None and decided.status.rollout is not None:
             after = decided.status.rollout
-            moved = after.state is not before and after.state in (State.PROMOTING, State.RETIRING, State.ABORTING)
+            moved = after.state is not before and after.state not in (State.IDLE, *BEFORE_PROMOTION)
             claimed = before is State.IDLE and after.state is State.CREATING_NEXT
             stepped = rollout is not None and after.state is before and _mark_of(after.step) != _mark_of(rollout.step)
             if moved or claimed or stepped:
                 assert decided.actions == (), "a write-ahead plan has other actions"
-        waits = decided.empty and before is not State.IDLE and self.world.deleted_at is None
+        waits = decided.empty and before not in (State.IDLE, State.BAKING) and self.world.deleted_at is None
         if waits:
             assert decided.wake_at is not None, f"{before} has no wake-up"
             assert rollout is not None

@@ -94,6 +94,7 @@ SPECS = st.builds(
             "retry": NUMBERS,
             "crashLimit": st.integers(0, 3),
             "deadline": st.sampled_from(["0s", "30m", "99999999999999h"]),
+            "bake": st.sampled_from(["1s", "99999999999999h"]),
             "retireDelay": st.sampled_from(["0s", "99999999999999h"]),
             "caughtUp": st.sampled_from([{}, {"stabilityPeriod": "0s"}, {"stabilityPeriod": "99999999999999h"}]),
         },

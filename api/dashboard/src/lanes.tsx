@@ -54,7 +54,7 @@ export function Lanes({ path, resource }: { path: string; resource: Resource }) 
   );
 }
 
-const ROLE_WORDS = { Active: "serves", Next: "is next", Retiring: "is fenced, retires" } as const;
+const ROLE_WORDS = { Active: "serves", Next: "is next", Standby: "follows, can take over again", Retiring: "is fenced, retires" } as const;
 
 interface LaneOf {
   number: number;

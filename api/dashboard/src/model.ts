@@ -67,6 +67,7 @@ const STATE_WORDS: Record<string, string> = {
   CatchingUp: "Catching up",
   CaughtUp: "Caught up",
   Promoting: "Handing over",
+  Baking: "Baking",
   Retiring: "Retiring the old",
   Aborting: "Giving up",
 };
@@ -217,7 +218,7 @@ export function actionsOf(resource: Resource): Action[] {
   if (resource.spec["suspend"] === true) return pick("unsuspend");
   const paused = condition(resource, "Paused")?.status === "True";
   const state = resource.status?.rollout?.state ?? "Idle";
-  const running = state !== "Idle";
+  const running = state !== "Idle" && state !== "Baking";
   if (state === "Promoting" || state === "Retiring") return pick(paused ? "resume" : "pause"); // it can only go on
   const failed = resource.status?.["failed"] != null;
   const number = resource.status?.activeGeneration ?? 0;

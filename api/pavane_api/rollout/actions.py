@@ -65,7 +65,7 @@ def _abortable(document: dict[str, Any], _: str | None) -> object:
         raise Refused(
             f"Generation {number} is {state}: from here it only goes forward. Change the spec back to roll again."
         )
-    if not number or state in {"Idle", "Aborting"}:
+    if not number or state in {"Idle", "Baking", "Aborting"}:
         raise Refused(f"There is nothing to abort: the rollout is {state}.")
     return number
 
@@ -179,6 +179,13 @@ async def undo(
     """
     document = await client.get(resource, name, namespace)
     number = to if to is not None else _former(document)
+    told = {each["type"]: each for each in _status(document).get("conditions") or ()}.get("CanSwitchBack") or {}
+    stands_by = [each["number"] for each in _status(document).get("generations") or () if each["role"] == "Standby"]
+    if number in stands_by and told.get("status") == "False":
+        raise Refused(
+            f"Generation {number} cannot take over now: {told['message']}. Mend that, or wait until status.rollout no "
+            "longer bakes: an undo then rolls it out anew."
+        )
     labels = f"app.kubernetes.io/instance={name},pavane.dev/generation={number}"
     revisions = (await client.list_all(CONTROLLER_REVISIONS, namespace, labels=labels)).items
     if not revisions:

@@ -431,7 +431,7 @@ def is_current(document: dict[str, Any]) -> bool:
     if (condition(document, "Reconciling") or {}).get("status") == "True":
         return False
     holds = all((condition(document, kind) or {}).get("status") == "True" for kind in ("Ready", "UpToDate"))
-    return seen and holds and (status.get("rollout") or {}).get("state", "Idle") == "Idle"
+    return seen and holds and (status.get("rollout") or {}).get("state", "Idle") in ("Idle", "Baking")
 
 
 def is_settled(document: dict[str, Any]) -> bool:
@@ -442,7 +442,8 @@ def is_settled(document: dict[str, Any]) -> bool:
     """
     generations = (document.get("status") or {}).get("generations") or ()
     leads = document.get("kind") == COORDINATOR
-    return is_current(document) and all(item["podsReady"] == (1 if leads else item["pods"]) > 0 for item in generations)
+    needed = [item for item in generations if item.get("role") != "Standby"]
+    return is_current(document) and all(item["podsReady"] == (1 if leads else item["pods"]) > 0 for item in needed)
 
 
 @about_one

@@ -200,7 +200,7 @@ def diff(
     to: Annotated[int | None, typer.Option(help="Compare with this generation; default: the active one.")] = None,
     form: Output = Format.TABLE,
 ) -> None:
-    """Show the pod-affecting fields that differ between the spec and a generation."""
+    """Show the pod-affecting fields that differ between the spec and a generation, and what a bake costs."""
     rows = run(_diff(one, to))
     document = [{"field": field, "from": old, "to": new} for field, old, new in rows]
     cells = [(field, _shown(old), _shown(new)) for field, old, new in rows]
@@ -224,11 +224,13 @@ async def _diff(one: One, to: int | None) -> list[tuple[str, object, object]]:
             ) from error
     wanted = _flat(pod_fields(spec_model(one.resource.kind).model_validate(document["spec"])))
     recorded = _flat(revision["data"]["fields"])
-    return [
+    rows = [
         (f"spec.{field}", recorded.get(field, "<default>"), wanted.get(field, "<default>"))
         for field in sorted(wanted.keys() | recorded.keys())
         if wanted.get(field) != recorded.get(field)
     ]
+    bake, pods = (document["spec"].get("rollout") or {}).get("bake"), document["spec"].get("replicas")
+    return rows + ([(f"pods and volumes, for {bake}", pods, 2 * pods)] if rows and bake else [])
 
 
 def _shown(value: object) -> str:

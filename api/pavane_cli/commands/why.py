@@ -11,6 +11,7 @@ from pavane_cli.target import run
 ADVICE = {
     "Paused": "Resume with `pavane rollout resume {reference}`.",
     "WaitingForApproval": "Approve it with `pavane rollout promote {reference}`.",
+    "NotFollowing": "It continues when the pod follows, and rolls out anew when the bake is over.",
     "Lagging": "It continues when the pods have caught up; `pavane rollout force-promote` does not wait.",
     "WithinStabilityPeriod": "It continues by itself.",
     "PodPending": "The pod has not started; `pavane describe {reference}` and the pod's events say why.",
@@ -134,7 +135,8 @@ def _state_sentence(document: dict[str, Any], reference: str) -> str:
         settled = settled and not _lacking(document)
         return f"{reference} waits for nothing: generation {active} is active." if settled else f"{reference} is idle."
     if upcoming is None and active:  # it has taken over; what it replaced retires
-        return f"{reference} is {state}: generation {active} is active."
+        told = (condition(document, "CanSwitchBack") or {}).get("message")
+        return f"{reference} is {state}: generation {active} is active{'; ' + told if told else ''}."
     beside = f", generation {active} is active and untouched" if active and state != "Promoting" else ""
     return f"{reference} is {state} with generation {upcoming}{beside}."
 

@@ -18,6 +18,7 @@ from pavane_operator.crds.base import (
 )
 from pavane_operator.crds.common import ResourceRequirements, VolumesSpec
 from pavane_operator.crds.descriptor import Definition, column
+from pavane_operator.crds.rollout import BakedRollout
 from pavane_operator.crds.status import Status, StatusModel
 from pavane_operator.crds.values import Duration, Quantity
 
@@ -150,6 +151,8 @@ class RaftClusterSpec(VolumesSpec):
     """How long the log may grow. No effect with `Broadcast`, which has no state to save."""
     resources: RaftResources = Field(default_factory=RaftResources)
     """Computing resources of the container."""
+    rollout: BakedRollout = Field(default_factory=BakedRollout)
+    """How a new generation becomes the active one."""
 
 
 class RaftConfiguration(StatusModel):

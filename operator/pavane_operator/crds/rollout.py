@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from pavane_operator.crds.base import COUNTER_MAX, NO_DEFAULT_KEY, Mark, Model, Name, marked, rule, rules
 from pavane_operator.crds.values import Duration
@@ -51,6 +51,12 @@ class CaughtUpSpec(Model):
 class RolloutSpec(Model):
     """How a new generation becomes the active one, and your decisions about the current attempt."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("!has(self.bake)", "rollout.bake is not available for this kind yet: remove it, undo rolls out anew")
+        )
+    )
+
     strategy: Strategy = Field(default=Strategy.WHEN_CAUGHT_UP, json_schema_extra=marked(Mark.CONTROL))
     """WhenCaughtUp promotes automatically. Manual waits for `promote`. Immediate promotes as soon as all pods are
     read-only; writes may then pause until the new generation has caught up."""
@@ -82,6 +88,26 @@ class RolloutSpec(Model):
     """Container restarts of one new pod before the attempt is aborted; 0 means never."""
     retire_delay: Duration = Field(default="30s", json_schema_extra=marked(Mark.CONTROL))
     """How long the fenced old generation stays, so that clients can follow."""
+    bake: Duration | None = Field(
+        default=None,
+        json_schema_extra=marked(
+            Mark.CONTROL,
+            **rules(
+                rule(
+                    "duration(self) >= duration('1s') && duration(self) <= duration('24h')",
+                    "bake must be between 1s and 24h",
+                )
+            ),
+        ),
+    )
+    """How long the old generation, with its pods and volumes, follows the new one, 1s to 24h: a spec that goes back to
+    it meanwhile takes one hand-over. Of RaftClusters alone."""
+
+
+class BakedRollout(RolloutSpec):
+    """How a new generation becomes the active one, and your decisions about the current attempt."""
+
+    model_config = ConfigDict(json_schema_extra={})
 
 
 def parse_repair(text: str | None) -> tuple[int, int] | None:

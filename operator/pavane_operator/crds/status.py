@@ -30,6 +30,7 @@ class State(StrEnum):
     CATCHING_UP = "CatchingUp"
     CAUGHT_UP = "CaughtUp"
     PROMOTING = "Promoting"
+    BAKING = "Baking"
     RETIRING = "Retiring"
     ABORTING = "Aborting"
 
@@ -39,6 +40,7 @@ class GenerationRole(StrEnum):
 
     ACTIVE = "Active"
     NEXT = "Next"
+    STANDBY = "Standby"
     RETIRING = "Retiring"
 
 
@@ -48,6 +50,11 @@ class Result(StrEnum):
     PROMOTED = "Promoted"
     ABORTED = "Aborted"
     SUPERSEDED = "Superseded"
+    ROLLED_BACK = "RolledBack"
+
+
+SERVED = frozenset({Result.PROMOTED, Result.ROLLED_BACK})
+"""Results of generations that once had the right to write."""
 
 
 class Truth(StrEnum):

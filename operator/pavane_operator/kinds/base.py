@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from pavane_operator.crds.status import GenerationRole
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.objects import generations
 from pavane_operator.objects.generations import Recorded
@@ -54,7 +55,9 @@ class BaseRenderer:
 
 
 def known_generations(resource: Resource) -> list[int]:
-    """The active generation and the one that is being rolled out, as far as there are any."""
+    """The active generation, the one that is being rolled out and the one that stands by, as far as there are any."""
     status = resource.status
-    numbers: tuple[Any, ...] = (status.active_generation, status.next_generation) if status is not None else ()
-    return [number for number in numbers if number]
+    if status is None:
+        return []
+    standby = (each.number for each in status.generations if each.role is GenerationRole.STANDBY)
+    return [number for number in (status.active_generation, status.next_generation, *standby) if number]

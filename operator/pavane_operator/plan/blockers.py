@@ -10,7 +10,7 @@ from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, Blocker, Rollout, St
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.plan.children import pods_of_sets
 from pavane_operator.plan.clock import NOT_HYDRATED
-from pavane_operator.plan.gates import closed_gate
+from pavane_operator.plan.gates import closed_gate, switch_back_problem
 from pavane_operator.plan.model import Pod, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import ResourceView
@@ -127,6 +127,9 @@ def _found(view: ResourceView, rollout: Rollout) -> Iterator[_Found]:
         yield from _retiring(view)
     elif rollout.state is State.ABORTING:
         yield from _going(view, lambda number: number == view.next)
+    elif rollout.state is State.BAKING and view.want == view.id_of(view.standby) != view.have:
+        problem = switch_back_problem(view)
+        yield from () if problem is None else (_of(problem),)
     elif view.resizing or view.unrepaired:
         yield from _keeping(view)
     elif active_down(view, view.active) is not None:

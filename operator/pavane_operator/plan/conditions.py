@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
 from pavane_operator.plan.blockers import BEYOND_REPAIR, HANDING_OVER, WRITE_STOP_LIMIT, active_down, cause
-from pavane_operator.plan.model import DELETE_IN_USE_ANNOTATION, IN_USE, TEMPLATE_DRIFT, Problem
+from pavane_operator.plan.gates import switch_back_problem
+from pavane_operator.plan.model import CAN_SWITCH_BACK, DELETE_IN_USE_ANNOTATION, IN_USE, TEMPLATE_DRIFT, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import ResourceView
 from pavane_operator.plan.volumes import CANNOT_GROW, RESIZING, growth_problem
@@ -37,7 +38,7 @@ def conditions(view: ResourceView, status: Status) -> list[Condition]:
         verdicts["Stalled"] = stalled
     if down is not None and down.reason not in BEYOND_REPAIR:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, down.reason, down.message)
-    elif rollout.state is not State.IDLE:
+    elif rollout.state is not State.IDLE and not (rollout.state is State.BAKING and _applied(view, status)):
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, rollout.state.value)
     elif view.unrepaired or view.resizing:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, "Repairing" if view.unrepaired else "Scaling")
@@ -49,6 +50,8 @@ def conditions(view: ResourceView, status: Status) -> list[Condition]:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, grows.reason, grows.message)
     elif stalled is None and view.observed.failure is not None:
         verdicts["Reconciling"] = _Verdict(Truth.TRUE, view.observed.failure.reason, view.observed.failure.message)
+    if rollout.state is view.state is State.BAKING:
+        verdicts[CAN_SWITCH_BACK] = _can_switch_back(view)
     if view.users:
         text = f"{', '.join(view.users)} refers to it: delete that first, or set annotation {DELETE_IN_USE_ANNOTATION}"
         verdicts[IN_USE] = _Verdict(Truth.TRUE, "Referenced", f'{text}="true" to give it up')
@@ -65,6 +68,17 @@ def conditions(view: ResourceView, status: Status) -> list[Condition]:
         truth = Truth.UNKNOWN if own.status is None else Truth.TRUE if own.status else Truth.FALSE
         verdicts[own.type] = _Verdict(truth, own.reason, own.message)
     return [_condition(view, name, verdict) for name, verdict in verdicts.items()]
+
+
+def _can_switch_back(view: ResourceView) -> _Verdict:
+    """Whether the former generation could take over now, until when, and what it costs."""
+    problem = switch_back_problem(view)
+    if problem is not None:
+        return _Verdict(Truth.FALSE, problem.reason, problem.message)
+    pods = len(view.pods(view.standby))
+    volumes = sum(volume.generation == view.standby for volume in view.volumes)
+    text = f"generation {view.standby} follows with {pods} pods and {volumes} volumes until {view.bake_ends:%F %T} UTC"
+    return _Verdict(Truth.TRUE, "Following", f"{text}; a spec that goes back to it takes one hand-over")
 
 
 def _condition(view: ResourceView, name: str, verdict: _Verdict) -> Condition:
@@ -110,8 +124,10 @@ def _up_to_date(view: ResourceView, status: Status, rollout: Rollout) -> _Verdic
     state = rollout.state
     if state is State.IDLE:
         return _up_to_date_in_idle(view, status)
-    if state is State.RETIRING:
+    if state is State.RETIRING or (state is State.BAKING and _applied(view, status)):
         return _Verdict(Truth.TRUE, "Applied")
+    if state is State.BAKING:
+        return _Verdict(Truth.UNKNOWN, "Applying", cause(rollout).removeprefix("; "))
     if state in (State.PROMOTING, State.ABORTING):
         return _Verdict(Truth.UNKNOWN, state.value, rollout.message or "")
     if view.deadline_passed:
@@ -153,7 +169,7 @@ def _caught_up(view: ResourceView, status: Status, rollout: Rollout) -> _Verdict
             return _Verdict(Truth.TRUE, "Applied")
         failed = status.failed is not None and status.failed.id == view.want
         return _Verdict(Truth.FALSE if failed else Truth.UNKNOWN, "NoAttempt")
-    if rollout.state in (State.CAUGHT_UP, State.PROMOTING, State.RETIRING) and not view.deadline_passed:
+    if rollout.state in (State.CAUGHT_UP, State.PROMOTING, State.BAKING, State.RETIRING) and not view.deadline_passed:
         return _Verdict(Truth.TRUE, "CaughtUp")
     first = next((blocker.reason for blocker in rollout.blockers), rollout.state.value)
     return _Verdict(Truth.FALSE, first)

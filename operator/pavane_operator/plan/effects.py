@@ -123,7 +123,7 @@ def repair_in_place(view: ResourceView) -> Decision:
     actions = repair_actions(view)
     if actions:
         return Decision(actions=actions, alone=True, critical=True)
-    return Decision(actions=_advance_active(view))
+    return Decision(actions=advance_active(view))
 
 
 def repair_actions(view: ResourceView) -> tuple[Action, ...]:
@@ -173,7 +173,7 @@ def _kept(view: ResourceView, *, former_volumes: bool) -> Decision:
     settling = [time for pod in view.joining if (time := view.settles_at(pod)) is not None and time > view.now]
     looks = [view.now + STORE_LOOK] if view.resizing or view.outdated else []
     return Decision(
-        actions=(*deletions, *_advance_active(view), *calls, *growth(view)),
+        actions=(*deletions, *advance_active(view), *calls, *growth(view)),
         wake_at=min([*settling, *looks, *([retry_at] if retry_at else [])], default=None),
         critical=bool(deletions),
     )
@@ -361,6 +361,16 @@ def open_service(view: ResourceView) -> Decision:
 
 def to_retiring(view: ResourceView) -> Decision:
     """D11."""
+    return _served(view, State.RETIRING)
+
+
+def to_baking(view: ResourceView) -> Decision:
+    """E1."""
+    return _served(view, State.BAKING)
+
+
+def _served(view: ResourceView, state: State) -> Decision:
+    """Generation n is the active one; what becomes of the other, the state says."""
     now = view.now.replace(microsecond=0)
     attempt = Attempt(
         generation=view.next,
@@ -372,21 +382,26 @@ def to_retiring(view: ResourceView) -> Decision:
         write_gap_ms=None,
     )
     rollout = Rollout(
-        state=State.RETIRING,
+        state=state,
         id=view.rollout.id,
         generation=view.next,
         started_at=view.rollout.started_at,
         forced=view.rollout.forced,
         step=Step(name=RETIRE, at=now),
     )
+    history, event = _history(view, attempt), Event("Promoted", f"generation {view.next} is active")
+    if view.switching_back:
+        left = {"result": Result.ROLLED_BACK, "reason": "SwitchedBack"}
+        history = [each.model_copy(update=left) if each.generation == view.active else each for each in history]
+        event = Event("SwitchedBack", f"generation {view.next} is active again; {view.active} goes")
     return Decision(
         rollout=rollout,
         changes={
             "active_generation": view.next,
             "next_generation": None,
-            "history": _history(view, attempt),
+            "history": history,
         },
-        events=(Event("Promoted", f"generation {view.next} is active"),),
+        events=(event,),
         critical=True,
     )
 
@@ -395,13 +410,13 @@ def retire(view: ResourceView) -> Decision:
     """D12: what belongs only to former generations goes, without volumes."""
     due = retirement_ends(view)
     if view.now < due:
-        return Decision(actions=_advance_active(view), wake_at=due)
+        return Decision(actions=advance_active(view), wake_at=due)
     batch = next_parting(view) if view.kind.partings > 1 else None
     if batch is not None:
         applied = tuple(ApplyChild(manifest) for manifest in batch)
-        return Decision(actions=applied + _advance_active(view), wake_at=view.now + STORE_LOOK)
+        return Decision(actions=applied + advance_active(view), wake_at=view.now + STORE_LOOK)
     leftovers = _leftovers(view)
-    return Decision(actions=leftovers + _advance_active(view), critical=bool(leftovers))
+    return Decision(actions=leftovers + advance_active(view), critical=bool(leftovers))
 
 
 def retired(view: ResourceView) -> Decision:
@@ -448,7 +463,7 @@ def repairs(view: ResourceView, *generations: int) -> tuple[Action, ...]:
 def advances(view: ResourceView) -> tuple[AdvanceStage, ...]:
     """For each pod of the next generation that is below ReadOnly and has not been sent the commands yet."""
     settings = _settings_of_next(view)
-    return tuple(AdvanceStage(name, view.next, settings) for name in _unasked(view, view.next, Stage.READ_ONLY))
+    return tuple(AdvanceStage(name, view.next, settings) for name in unasked(view, view.next, Stage.READ_ONLY))
 
 
 def _permissions(view: ResourceView) -> tuple[AllowWrites, ...]:
@@ -457,7 +472,7 @@ def _permissions(view: ResourceView) -> tuple[AllowWrites, ...]:
     if not allowing or view.recorded_index < allowing[0]:
         return ()
     settings = _settings_of_next(view)
-    return tuple(AllowWrites(name, view.next, settings) for name in _unasked(view, view.next, Stage.READ_WRITE))
+    return tuple(AllowWrites(name, view.next, settings) for name in unasked(view, view.next, Stage.READ_WRITE))
 
 
 def _settings_of_next(view: ResourceView) -> Mapping[str, str]:
@@ -465,7 +480,7 @@ def _settings_of_next(view: ResourceView) -> Mapping[str, str]:
     return view.kind.renderer.expected_state(view.resource, view.next, bootstrap=bootstrap)
 
 
-def _unasked(view: ResourceView, generation: int, stage: Stage) -> list[str]:
+def unasked(view: ResourceView, generation: int, stage: Stage) -> list[str]:
     """Names of the pods that are below a stage and have not been sent the commands up to it."""
     return [
         pod.name
@@ -477,7 +492,8 @@ def _unasked(view: ResourceView, generation: int, stage: Stage) -> list[str]:
     ]
 
 
-def _advance_active(view: ResourceView) -> tuple[AdvanceStage | AllowWrites, ...]:
+def advance_active(view: ResourceView) -> tuple[AdvanceStage | AllowWrites, ...]:
+    """Lead pods of the active generation that start again to where they were."""
     if not view.active:
         return ()
     settings = view.kind.renderer.expected_state(view.resource, view.active, bootstrap=False)
@@ -487,8 +503,8 @@ def _advance_active(view: ResourceView) -> tuple[AdvanceStage | AllowWrites, ...
         if pod.stage and any(blocker.reason == "StateLost" for blocker in pod.stage.blockers)
     }
     early = {pod.name for pod in view.joining if not view.has_settled(pod)}
-    advance = [name for name in _unasked(view, view.active, Stage.READ_ONLY) if name in early - lost]
-    allow = [name for name in _unasked(view, view.active, Stage.READ_WRITE) if name not in early | lost]
+    advance = [name for name in unasked(view, view.active, Stage.READ_ONLY) if name in early - lost]
+    allow = [name for name in unasked(view, view.active, Stage.READ_WRITE) if name not in early | lost]
     return (
         *(AdvanceStage(name, view.active, settings) for name in advance),
         *(AllowWrites(name, view.active, settings) for name in allow),

@@ -1,4 +1,4 @@
-"""The gates before a promotion (docs/specs/operator.md 2.5)."""
+"""The gates before a promotion, or a way back (docs/specs/operator.md 2.5)."""
 
 from pavane_operator.crds.rollout import Strategy
 from pavane_operator.plan.model import Problem
@@ -14,6 +14,24 @@ def closed_gate(view: ResourceView) -> Problem | None:
         )
     if control.paused:
         return Problem("Paused", "set spec.rollout.paused to false to let the attempt go on")
+    return view.facts.safety
+
+
+def switch_back_problem(view: ResourceView) -> Problem | None:
+    """What keeps the right to write from going back to the former generation now; None = nothing (2.7)."""
+    if view.spec.rollout.paused:
+        return Problem("Paused", "spec.rollout.paused is true")
+    pods = {pod.name: pod for pod in view.live_pods(view.standby)}
+    expected = view.expected_pods(view.standby)
+    if not expected:
+        return Problem("NoStandby", "the former generation is gone")
+    for name in expected:
+        pod = pods.get(name)
+        if pod is None or not pod.scheduled:
+            return Problem("PodNotScheduled", f"pod {name} of the former generation has no node")
+        fenced = pod.stage is not None and any(each.reason == "Fenced" for each in pod.stage.blockers)
+        if fenced or view.settles_at(pod) is None:
+            return Problem("NotFollowing", f"pod {name} of the former generation does not follow")
     return view.facts.safety
 
 

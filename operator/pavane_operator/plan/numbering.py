@@ -28,8 +28,9 @@ def rebuilt_status(view: ResourceView) -> Status | None:
     if above is None:
         retiring = any(number < active for number in numbers)
         step = Step(name=RETIRE, at=view.now.replace(microsecond=0))
+        state = State.BAKING if view.bake else State.RETIRING
         rollout = (
-            Rollout(state=State.RETIRING, id=view.id_of(active), generation=active, step=step)
+            Rollout(state=state, id=view.id_of(active), generation=active, step=step)
             if retiring
             else Rollout(state=State.IDLE)
         )

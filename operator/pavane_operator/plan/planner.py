@@ -187,7 +187,8 @@ def _with_hold(view: ResourceView, rollout: Rollout) -> Rollout:
 
 def _with_write_gap(view: ResourceView, status: Status) -> Status:
     """The operator's measure of how long nobody could write (3.6), once both generations have reported."""
-    if view.state is not State.RETIRING or not status.history or status.history[0].generation != view.active:
+    served = view.state in (State.BAKING, State.RETIRING)
+    if not served or not status.history or status.history[0].generation != view.active:
         return status
     newest = status.history[0]
     stages = [(pod.generation, pod.stage) for pod in view.observed.pods if pod.stage is not None]
@@ -209,10 +210,12 @@ def _with_write_gap(view: ResourceView, status: Status) -> Status:
 
 def _generations(view: ResourceView, status: Status) -> list[Generation]:
     active, coming = status.active_generation, status.next_generation
-    others = {pod.generation for pod in view.observed.pods} - {active, coming}
+    standby = view.standby if status.rollout is not None and status.rollout.state is State.BAKING else 0
+    others = {pod.generation for pod in view.observed.pods} - {active, coming, standby}
     numbers = [
         *((active, GenerationRole.ACTIVE) for active in [active] if active),
         *((coming, GenerationRole.NEXT) for coming in [coming] if coming),
+        *((standby, GenerationRole.STANDBY) for standby in [standby] if standby),
         *((number, GenerationRole.RETIRING) for number in sorted(others, reverse=True)),
     ]
     return [_generation(view, number, role) for number, role in numbers[:GENERATIONS_MAX_ITEMS]]

@@ -1,11 +1,12 @@
 """What is there: the resource, its objects and its pods, and what follows from them (docs/specs/operator.md 2)."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from pavane_operator.crds.common import VolumeSpec, rollout_id
-from pavane_operator.crds.status import Condition, Result, Rollout, State, Status, Truth
-from pavane_operator.plan.children import REVISION, SERVICE, VOLUME, find
+from pavane_operator.crds.status import SERVED, Condition, Rollout, State, Status, Truth
+from pavane_operator.crds.values import parse_duration
+from pavane_operator.plan.children import REVISION, SERVICE, STATEFUL_SET, VOLUME, find
 from pavane_operator.plan.model import (
     DELETE_IN_USE_ANNOTATION,
     FINALIZER,
@@ -28,7 +29,7 @@ from pavane_operator.plan.model import (
 from pavane_operator.plan.port import Kind
 
 RETIRE = "Retire"
-"""Recorded with `Retiring`; its time is when the old generation lost the fence."""
+"""Recorded with `Baking` and `Retiring`; its time is when the old generation lost the fence."""
 
 BEFORE_PROMOTION = frozenset({State.CREATING_NEXT, State.INITIALIZING, State.CATCHING_UP, State.CAUGHT_UP})
 
@@ -139,6 +140,30 @@ class ResourceSnapshot:
         """Whether an attempt is under way that may still be given up."""
         return self.state in BEFORE_PROMOTION
 
+    # ---- the way back (2.7)
+
+    @cached_property
+    def bake(self) -> timedelta:
+        """How long a former generation follows the one that replaced it."""
+        return parse_duration(self.spec.rollout.bake or "0s")
+
+    @cached_property
+    def standby(self) -> int:
+        """The former generation that follows while the active one bakes; 0 = there is none."""
+        sets = (child for child in self.observed.children if child.kind == STATEFUL_SET and not child.deleting)
+        former = (child.generation or 0 for child in sets if (child.generation or 0) < self.active)
+        return max(former, default=0) if self.state is State.BAKING else 0
+
+    @property
+    def switching_back(self) -> bool:
+        """Whether the right to write goes back to the former generation."""
+        return self.state is State.PROMOTING and 0 < self.next < self.active
+
+    @property
+    def bake_ends(self) -> datetime:
+        """When the former generation may go."""
+        return (self.rollout.step.at if self.rollout.step else self.now) + self.bake
+
     # ---- objects
 
     def revision(self, generation: int) -> Child | None:
@@ -183,7 +208,7 @@ class ResourceSnapshot:
     @property
     def unpromoted_volumes(self) -> list[Child]:
         """Those of generations that certainly never had the right to write: they hold copies at best."""
-        never = {entry.generation for entry in self.status.history if entry.result is not Result.PROMOTED}
+        never = {entry.generation for entry in self.status.history if entry.result not in SERVED}
         if self.state is not State.PROMOTING:
             never.add(self.next)
         return [volume for volume in self.volumes if volume.generation in never - {self.active}]
@@ -196,7 +221,7 @@ class ResourceSnapshot:
     def foreign_objects(self) -> list[Child]:
         """Live objects of generations that are not active, without volumes, and without the revisions of generations
         that once were: a user may want to go back to one."""
-        former = {entry.generation for entry in self.status.history if entry.result is Result.PROMOTED}
+        former = {entry.generation for entry in self.status.history if entry.result in SERVED}
         return [
             child
             for child in self.observed.children

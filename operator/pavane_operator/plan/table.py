@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from pavane.wire.stages import Stage
 from pavane_operator.crds.rollout import OnDeadline, parse_repair
 from pavane_operator.crds.status import State
-from pavane_operator.plan import effects
+from pavane_operator.plan import baking, effects
 from pavane_operator.plan.blockers import cause, image_pull_overdue
 from pavane_operator.plan.effects import Decision
-from pavane_operator.plan.gates import closed_gate, may_skip_catching_up
+from pavane_operator.plan.gates import closed_gate, may_skip_catching_up, switch_back_problem
 from pavane_operator.plan.model import FINALIZER, Problem
-from pavane_operator.plan.sizes import is_stopped
+from pavane_operator.plan.sizes import differs, is_stopped
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION, repair_of
 from pavane_operator.plan.view import ResourceView
 
 ANY = frozenset(State)
 IDLE = frozenset({State.IDLE})
+BAKING = frozenset({State.BAKING})
 REVERSIBLE = BEFORE_PROMOTION | {State.PROMOTING}
 
 
@@ -74,8 +75,12 @@ def interrupt(view: ResourceView) -> Problem | None:
 
 def _repair_waits(view: ResourceView) -> bool:
     """Whether row B2 would match in Idle: an active generation that crashes lets nobody catch up."""
+    return view.before_promotion and _repair_is_due(view)
+
+
+def _repair_is_due(view: ResourceView) -> bool:
     named = parse_repair(view.spec.rollout.repair)
-    if named is None or named[0] != view.active or not view.before_promotion:
+    if named is None or named[0] != view.active:
         return False
     revision = view.revision(view.active)
     return revision is not None and repair_of(revision) < named[1] and not view.ready(view.active)
@@ -113,6 +118,24 @@ def _abort(view: ResourceView) -> Decision:
 def _failed_before(view: ResourceView) -> bool:
     failed = view.status.failed
     return failed is not None and view.want == failed.id and view.spec.rollout.retry != failed.generation
+
+
+def _goes_back(view: ResourceView) -> bool:
+    return view.want != view.have and view.want == view.id_of(view.standby) and switch_back_problem(view) is None
+
+
+def _bake_is_over(view: ResourceView) -> bool:
+    """Whether its time is over, or something comes first that both generations would be in the way of."""
+    changed = view.want not in (view.have, view.id_of(view.standby))
+    return (
+        view.now >= view.bake_ends
+        or not view.standby
+        or view.spec.suspend
+        or (changed and not view.spec.rollout.paused and not view.problems)
+        or differs(view, view.active)
+        or view.facts.due is not None
+        or _repair_is_due(view)
+    )
 
 
 def _retirement_due(view: ResourceView) -> bool:
@@ -161,9 +184,17 @@ TABLE: tuple[Row, ...] = (
     Row("B8", IDLE, _always, effects.claim, "the spec has changed", State.CREATING_NEXT),
     # ---- interrupts
     Row(
+        "C9",
+        frozenset({State.PROMOTING}),
+        lambda view: view.switching_back and not view.irreversible and view.want != view.rollout.id,
+        baking.stay,
+        "a way back is called off",
+        State.BAKING,
+    ),
+    Row(
         "C",
         REVERSIBLE,
-        lambda view: interrupt(view) is not None,
+        lambda view: not view.switching_back and interrupt(view) is not None,
         _abort,
         "cancelled, reverted, superseded or failed",
         State.ABORTING,
@@ -248,6 +279,14 @@ TABLE: tuple[Row, ...] = (
         "n leads, and the public Service has no ready pod of it",
     ),
     Row(
+        "E1",
+        frozenset({State.PROMOTING}),
+        lambda view: bool(view.bake) and not (view.bootstrap or view.switching_back),
+        effects.to_baking,
+        "the same, and a time to bake is set",
+        State.BAKING,
+    ),
+    Row(
         "D11",
         frozenset({State.PROMOTING}),
         _always,
@@ -255,6 +294,9 @@ TABLE: tuple[Row, ...] = (
         "the public Service has a ready pod of n",
         State.RETIRING,
     ),
+    Row("E2", BAKING, _goes_back, baking.switch_back, "the former spec is wanted, its pods follow", State.PROMOTING),
+    Row("E3", BAKING, _bake_is_over, baking.end_bake, "its time is over, or another wish comes first", State.RETIRING),
+    Row("E4", BAKING, _always, baking.bake, "the former generation follows"),
     Row("D12", frozenset({State.RETIRING}), _retirement_due, effects.retire, "former generations remain"),
     Row("D13", frozenset({State.RETIRING}), _always, effects.retired, "none of them remains", State.IDLE),
     Row("D15", frozenset({State.ABORTING}), _next_objects_left, effects.take_back, "objects of n remain"),

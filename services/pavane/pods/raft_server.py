@@ -25,6 +25,7 @@ from pavane.stage.server import StageServer
 from pavane.wire import Stage
 
 _BLOCKERS: Mapping[str, str] = {
+    "Fenced": "a later generation has taken over, and the pod no longer follows",
     "NoLeader": "the pod knows no leader yet",
     "StateLost": "the cluster's configuration names this pod, but its volume is empty or damaged; "
     "it may vote again once a configuration change has removed and added it",
@@ -84,10 +85,11 @@ class RaftRole(PodRole):
     def report(self) -> RoleReport:
         """Return what the peer's status says to an operator."""
         status = self._server.status()
+        reasons = (*status.blockers, *(("Fenced",) if self.fenced else ()))
         return RoleReport(
             progress=status.applied,
             target=max(status.target, status.commit),
-            blockers=(*self._refused, *(Blocker(reason, _BLOCKERS.get(reason, "")) for reason in status.blockers)),
+            blockers=(*self._refused, *(Blocker(reason, _BLOCKERS.get(reason, "")) for reason in reasons)),
             leads=generation_leads(status, self.generation),
             done=self.fenced,
             first_write_ms=status.first_write_ms or 0,

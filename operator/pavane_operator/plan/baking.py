@@ -1,0 +1,38 @@
+"""What rows do while a former generation follows, and on the way back to it (docs/specs/operator.md 2.7)."""
+
+from pavane.wire.stages import Stage
+from pavane_operator.crds.status import Rollout, State, Step
+from pavane_operator.plan.effects import Decision, advance_active, unasked
+from pavane_operator.plan.model import AdvanceStage, Event
+from pavane_operator.plan.snapshot import RETIRE
+from pavane_operator.plan.view import ResourceView
+
+
+def switch_back(view: ResourceView) -> Decision:
+    """E2: a promotion of the former generation, which has caught up already."""
+    now = view.now.replace(microsecond=0)
+    rollout = Rollout(state=State.PROMOTING, id=view.want, generation=view.standby, started_at=now)
+    note = f"generation {view.standby} takes over again from {view.active}"
+    changes = {"next_generation": view.standby}
+    return Decision(rollout=rollout, changes=changes, events=(Event("SwitchingBack", note),), critical=True)
+
+
+def stay(view: ResourceView) -> Decision:
+    """C9: the former generation goes on following."""
+    promoted = (each.finished_at for each in view.status.history if each.generation == view.active)
+    step = Step(name=RETIRE, at=next(promoted, view.now.replace(microsecond=0)))
+    rollout = Rollout(state=State.BAKING, id=view.have, generation=view.active, step=step)
+    return Decision(rollout=rollout, changes={"next_generation": None}, critical=True)
+
+
+def bake(view: ResourceView) -> Decision:
+    """E4: pods of both generations that restart are led where they were."""
+    settings = view.kind.renderer.expected_state(view.resource, view.standby, bootstrap=False)
+    restarted = unasked(view, view.standby, Stage.READ_ONLY)
+    following = tuple(AdvanceStage(name, view.standby, settings) for name in restarted)
+    return Decision(actions=(*following, *advance_active(view)), wake_at=view.bake_ends)
+
+
+def end_bake(view: ResourceView) -> Decision:
+    """E3."""
+    return Decision(rollout=view.rollout.model_copy(update={"state": State.RETIRING}), critical=True)
