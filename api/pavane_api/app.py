@@ -1,5 +1,6 @@
 """The FastAPI application of the control plane."""
 
+import asyncio
 import functools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -23,6 +24,9 @@ from pavane_api.pods import endpoints as pods
 from pavane_api.raft_clients import RaftClients
 from pavane_api.resources import endpoints as resources
 from pavane_api.rollout import endpoints as rollout
+from pavane_api.series import endpoints as series
+from pavane_api.series.collector import Collector
+from pavane_api.series.store import SeriesStore
 from pavane_api.settings import ApiSettings
 from pavane_api.streams import Streams
 from pavane_api.traces.endpoints import receiver
@@ -57,6 +61,7 @@ def _v1() -> tuple[BaseRoute, ...]:
         if isinstance(kind, Definition):
             v1.include_router(rollout.router_of(kind))
             v1.include_router(pods.router_of(kind))
+            v1.include_router(series.router_of(kind))
         for package in kind.routers:
             v1.include_router(import_module(f"pavane_api.{package}.endpoints").router)
     v1.include_router(overview)
@@ -79,7 +84,14 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
             spans_max=settings.trace_spans_max,
             bytes_max=settings.trace_bytes_max,
         )
+        series_store = SeriesStore(
+            settings.data / "series.sqlite",
+            retention_s=settings.series_retention_s,
+            rows_max=settings.series_rows_max,
+            every_s=settings.series_every_s,
+        )
         await traces_store.open()
+        await series_store.open()
         kube = await connect()
         authority = Authority(kube, settings.audience)
         clients, logs, http, queries = RaftClients(kube), WaltzClients(kube), pods_http(), Queries()
@@ -94,6 +106,7 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
             pods=http,
             streams=streams,
             traces=traces_store,
+            series=series_store,
             receiver=Receiver(
                 traces_store,
                 authority,
@@ -103,15 +116,21 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
                 exports,
             ),
         )
+        names = [name.strip() for name in settings.watch_namespaces.split(",") if name.strip()]
+        collector = Collector(kube, http, series_store, every_s=settings.series_every_s, namespaces=names)
+        app.state.collecting = asyncio.create_task(collector.run(), name="series")
         try:
             yield
         finally:
+            app.state.collecting.cancel()
+            await asyncio.wait({app.state.collecting})
             await queries.close()
             await clients.close()
             await logs.close()
             await http.aclose()
             await kube.close()
             await traces_store.close()
+            await series_store.close()
 
     app = FastAPI(
         title="Pavane",

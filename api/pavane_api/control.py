@@ -9,6 +9,7 @@ from fastapi import Depends, Request
 from pavane_api.auth import Authority
 from pavane_api.idempotency import Idempotency
 from pavane_api.raft_clients import RaftClients
+from pavane_api.series.store import SeriesStore
 from pavane_api.streams import Streams
 from pavane_api.traces.receiver import Receiver
 from pavane_api.traces.store import TraceStore
@@ -31,6 +32,7 @@ class Control:
     pods: httpx2.AsyncClient
     streams: Streams
     traces: TraceStore
+    series: SeriesStore
     receiver: Receiver
 
 

@@ -25,12 +25,16 @@ async def _body(process: Process) -> None:
     def ready() -> str | None:
         return None if server.started else "starting"
 
+    def live() -> str | None:
+        collecting = getattr(app.state, "collecting", None)
+        return f"series are not read any more: {collecting.exception()!r}" if collecting and collecting.done() else None
+
     def metrics() -> Iterable[Metric]:
         yield Metric("pavane_api_streams", {}, app.state.streams.count)
         for code, count in sorted(app.state.exports.items()):
             yield Metric("pavane_api_trace_exports_total", {"code": str(code)}, count)
 
-    ops = OpsServer(host=settings.host, port=settings.ops_port, live=lambda: None, ready=ready, metrics=metrics)
+    ops = OpsServer(host=settings.host, port=settings.ops_port, live=live, ready=ready, metrics=metrics)
     await ops.start(process)
     await process.ended()
     app.state.streams.stop()

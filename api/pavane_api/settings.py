@@ -20,7 +20,15 @@ class ApiSettings(Settings):
     ops_port: int = Field(8080, ge=0, le=65535)
     """Port of ``/livez``, ``/readyz`` and ``/metrics``."""
     data: Path = Path("/var/lib/pavane")
-    """Folder of the trace store; what it holds may be lost without harm."""
+    """Folder of traces and series; what it holds may be lost without harm."""
+    series_every_s: float = Field(15.0, gt=0)
+    """How often the metrics of all pods are read."""
+    series_retention_s: float = Field(24 * 3600, gt=0)
+    """Numbers older than this are dropped."""
+    series_rows_max: int = Field(2_000_000, ge=1000)
+    """Rows that are kept, one per resource and reading (about 60 bytes each): of 347 resources a whole day."""
+    watch_namespaces: str = Field("", validation_alias="PAVANE_WATCH_NAMESPACES")
+    """Namespaces whose pods it may see, separated by commas; empty = all."""
     trace_retention_s: float = Field(6 * 3600, gt=0)
     """Spans older than this are dropped."""
     trace_spans_max: int = Field(200_000, ge=1000)

@@ -4,19 +4,16 @@ A trace as shown is more than the spans of its id: programs that share only a pr
 context, so their spans are found by links (``TraceStore.trace``).
 """
 
-import asyncio
 import functools
 import heapq
 import json
-import logging
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
-from pavane_api.problems import Unavailable
+from pavane_api.database import Database
 from pavane_api.traces.schemas import Span, SpanLink, Trace, TraceSummary
 
 TRACE_SPANS_MAX = 2000  # spans that one answer holds
@@ -50,11 +47,6 @@ CREATE INDEX link_target ON link (to_trace_id, trace_id, span_id);
 STORED = tuple(name for name in Span.model_fields if name != "links")
 """Fields of a span in the order of the first columns."""
 
-_FILE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-_logger = logging.getLogger(__name__)
-
-P = ParamSpec("P")
 Result = TypeVar("Result")
 SpanKey = tuple[str, str]  # trace id, span id
 
@@ -63,37 +55,23 @@ class TooConnected(Exception):
     """So many spans are linked to each other that no answer was found within ``QUERY_S_MAX``."""
 
 
-class TraceStore:
+class TraceStore(Database):
     """Spans by trace, for ``retention_s`` seconds and at most ``spans_max`` of them, of ``bytes_max`` bytes in all.
 
     What arrived first goes first, whatever time it says of itself.
 
-    ``path`` is the database file; one that is damaged is made anew. All methods may be called from one event loop; the
-    work is done on a thread of the store's own, in the order of the calls. They raise ``Unavailable`` while the file
-    cannot be used, as on a full volume, and open it anew when it can.
+    ``path`` is the database file.
     """
 
+    what = "traces"
+
     def __init__(self, path: Path, *, retention_s: float, spans_max: int, bytes_max: int = 1 << 30) -> None:
-        self._path = path
+        super().__init__(path, form=_FORMAT, tables=_SCHEMA)
         self._retention_ns = int(retention_s * 1e9)
         self._spans_max = spans_max
         self._bytes_max = bytes_max
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trace-store")
-        self._database: sqlite3.Connection | None = None
         self._inserted = 0
         self._inserted_bytes = 0
-
-    async def open(self) -> None:
-        """Open or create the database; where that cannot be now, later: traces are no reason to refuse all else."""
-        try:
-            await self._run(self._open)
-        except Unavailable as error:
-            _logger.warning("%s", error.detail)
-
-    async def close(self) -> None:
-        """Finish what was begun and close the file."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
-        self._thread.shutdown()
 
     async def add(self, spans: Sequence[Span], *, now_ns: int) -> None:
         """Store ``spans``; a span that is stored already is replaced. ``now_ns`` is when they arrived.
@@ -146,48 +124,9 @@ class TraceStore:
         """
         return await self._run(self._bounded, functools.partial(self._trace, trace_id, namespaces))
 
-    async def _run(self, function: Callable[P, Result], *arguments: P.args, **named: P.kwargs) -> Result:
-        call = functools.partial(self._on_the_file, functools.partial(function, *arguments, **named))
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-    def _on_the_file(self, call: Callable[[], Result]) -> Result:
-        try:
-            self._open()
-            return call()
-        except (sqlite3.DatabaseError, OSError) as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of it says where SQLite noticed
-            if isinstance(error, sqlite3.DatabaseError) and code not in _FILE_ERRORS | _DAMAGED:
-                raise
-            if code in _DAMAGED:
-                self._close()
-                for end in ("", "-wal", "-shm"):
-                    self._path.with_name(self._path.name + end).unlink(missing_ok=True)
-            what = "is damaged and made anew" if code in _DAMAGED else "cannot be used: see to its volume"
-            raise Unavailable(
-                f"The file of traces {self._path} {what}. {error}", headers={"Retry-After": "1"}
-            ) from error
-
-    def _open(self) -> None:
-        if self._database is not None:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.touch(mode=0o600)  # what spans tell is not for every user of the machine
-        database = self._database = sqlite3.connect(self._path, check_same_thread=False)
-        try:
-            self._prepare(database)
-        except sqlite3.Error:
-            self._close()
-            raise
-
-    def _prepare(self, database: sqlite3.Connection) -> None:
-        database.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")
-        if database.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
-            former = "DROP TABLE IF EXISTS span; DROP TABLE IF EXISTS link;"
-            database.executescript(f"{former}{_SCHEMA}PRAGMA user_version = {_FORMAT};")
-
     def _bounded(self, read: Callable[[], Result]) -> Result:
         """Read, for ``QUERY_S_MAX`` at most."""
-        database, ends = self._open_database, time.monotonic() + QUERY_S_MAX
+        database, ends = self._database, time.monotonic() + QUERY_S_MAX
         database.set_progress_handler(lambda: time.monotonic() > ends, PROGRESS_STEPS)
         try:
             return read()
@@ -198,19 +137,8 @@ class TraceStore:
         finally:
             database.set_progress_handler(None, 0)
 
-    def _close(self) -> None:
-        if self._database is not None:
-            self._database.close()
-            self._database = None
-
-    @property
-    def _open_database(self) -> sqlite3.Connection:
-        if self._database is None:
-            raise RuntimeError("the trace store is not open")
-        return self._database
-
     def _add(self, spans: Sequence[Span], now_ns: int) -> None:
-        database = self._open_database
+        database = self._database
         attributes = [json.dumps(span.attributes) for span in spans]
         sizes = [_bytes(span, text) for span, text in zip(spans, attributes, strict=True)]
         with database:
@@ -259,7 +187,7 @@ class TraceStore:
         database.execute("DELETE FROM span WHERE id <= ?", (last,))
 
     def _namespaces(self, trace_id: str) -> frozenset[str]:
-        rows = self._open_database.execute(
+        rows = self._database.execute(
             "SELECT DISTINCT namespace FROM span WHERE trace_id = ? AND namespace != '' LIMIT ?",
             (trace_id, NAMESPACES_MAX + 1),
         )
@@ -276,7 +204,7 @@ class TraceStore:
         parts: bool,
         namespace: str | None,
     ) -> list[TraceSummary]:
-        rows = self._open_database.execute(
+        rows = self._database.execute(
             """
             SELECT root.trace_id, root.name, root.service, root.start_ns,
                    MAX(s.end_ns) - MIN(s.start_ns) AS duration, COUNT(*), SUM(s.error != '') AS errors
@@ -305,7 +233,7 @@ class TraceStore:
         return [TraceSummary.model_validate(dict(zip(names, row, strict=True))) for row in rows]
 
     def _trace(self, trace_id: str, namespaces: Collection[str] | None) -> Trace | None:
-        database = self._open_database
+        database = self._database
         found = set(database.execute("SELECT trace_id, span_id FROM span WHERE trace_id = ?", (trace_id,)))
         if not found:
             return None
@@ -335,13 +263,13 @@ class TraceStore:
     def _linking(self, spans: set[SpanKey]) -> set[SpanKey]:
         """Spans that link to a trace of ``spans``, or to the same context as one of ``spans``."""
         targets = {trace_id for trace_id, _ in spans}
-        rows = self._open_database.execute(
+        rows = self._database.execute(
             "SELECT trace_id, span_id, to_trace_id FROM link WHERE trace_id IN (SELECT value FROM json_each(?))",
             (_traces_of(spans),),
         )
         targets |= {to_trace_id for own_trace, own_span, to_trace_id in rows if (own_trace, own_span) in spans}
         return set(
-            self._open_database.execute(
+            self._database.execute(
                 "SELECT trace_id, span_id FROM link WHERE to_trace_id IN (SELECT value FROM json_each(?))",
                 (json.dumps(sorted(targets)),),
             )
@@ -349,7 +277,7 @@ class TraceStore:
 
     def _descendants(self, spans: set[SpanKey]) -> set[SpanKey]:
         children: dict[SpanKey, list[SpanKey]] = {}
-        rows = self._open_database.execute(
+        rows = self._database.execute(
             "SELECT trace_id, span_id, parent_span_id FROM span WHERE trace_id IN (SELECT value FROM json_each(?))",
             (_traces_of(spans),),
         )
@@ -366,9 +294,9 @@ class TraceStore:
 
     def _span(self, trace_id: str, span_id: str) -> Span:
         key = (trace_id, span_id)
-        row = self._open_database.execute("SELECT * FROM span WHERE (trace_id, span_id) = (?, ?)", key).fetchone()
+        row = self._database.execute("SELECT * FROM span WHERE (trace_id, span_id) = (?, ?)", key).fetchone()
         fields = dict(zip(STORED, row, strict=False)) | {"attributes": json.loads(row[STORED.index("attributes")])}
-        targets = self._open_database.execute(
+        targets = self._database.execute(
             "SELECT to_trace_id, to_span_id FROM link WHERE (trace_id, span_id) = (?, ?)", key
         )
         return Span(**fields, links=[SpanLink(trace_id=one, span_id=other) for one, other in targets])

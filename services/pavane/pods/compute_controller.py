@@ -20,6 +20,7 @@ from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, load
 from pavane.pods.computing import Kept, engine_of, make_clocks
 from pavane.pods.staged import StagedPod
 from pavane.runtime.certificates import Certificates
+from pavane.runtime.metrics import Metric
 from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
@@ -218,6 +219,14 @@ class ComputePod(StagedPod[Kept[Any]]):
 
     def _unready(self, stage: Stage) -> str | None:
         return self._role.unready()
+
+    def _own_metrics(self) -> Iterable[Metric]:
+        told = self._role.views()
+        yield Metric("pavane_dataflow_ticks_total", {}, told["tick"])
+        yield Metric("pavane_dataflow_bad_rows", {}, told["badRows"])
+        for view in told["views"]:
+            lag = max(0, told["tick"] + 1 - view["upper"])
+            yield Metric("pavane_dataflow_lag_ticks", {"view": view["name"]}, lag)
 
 
 def run() -> int:

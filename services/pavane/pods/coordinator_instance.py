@@ -306,8 +306,11 @@ class CoordinatorPod(StagedPod[Instance]):
 
     def _own_metrics(self) -> Iterable[Metric]:
         server = self._role.server
-        refused = 0 if server is None else server.links_refused
-        return (Metric("pavane_ambrosia_links_refused_total", {}, refused),)
+        yield Metric("pavane_ambrosia_links_refused_total", {}, 0 if server is None else server.links_refused)
+        told = {} if server is None else server.status()
+        if "nextSeq" in told:
+            yield Metric("pavane_ambrosia_records_total", {}, told["nextSeq"])
+            yield Metric("pavane_ambrosia_behind_bytes", {}, told["behindBytes"])
 
     def _instance_json(self) -> dict[str, Any] | None:
         server = self._role.server

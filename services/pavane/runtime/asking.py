@@ -30,6 +30,10 @@ class Answer:
         """Return the content as JSON. Raises ``ValueError``, and ``TooDeep`` beyond DEPTH_MAX."""
         return documents.parse(self._content)
 
+    def text(self) -> str:
+        """Return the content as UTF-8; what is none is replaced."""
+        return self._content.decode("utf-8", "replace")
+
     def document(self) -> dict[str, Any]:
         """Return the JSON object of a good answer. Raises ``ValueError`` for any other one."""
         told = self.json() if self.good else None

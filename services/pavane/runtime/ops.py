@@ -1,7 +1,10 @@
 """The ops port of a process: ``/livez``, ``/readyz``, ``/metrics`` and documents of its own (operator.md 4.2)."""
 
 import asyncio
+import resource
+import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -18,6 +21,7 @@ OPS_PORT = 7071
 LOOP_TICK_SECONDS = 0.5
 LOOP_LATE_SECONDS_MAX = 5.0  # a pod whose event loop did not turn for so long is as good as dead (operator.md 4.2)
 CONNECTIONS_MAX = 64  # probes, a scraper, the operator; strangers' idle ones give way
+STATM = Path("/proc/self/statm")  # pages of this process: all, in memory, …
 
 Check = Callable[[], str | None]
 """Returns what is wrong, or ``None``."""
@@ -110,7 +114,17 @@ class OpsServer:
 
     async def _answer_metrics(self, _: Request) -> Response:
         late = Metric("pavane_loop_late_seconds", {}, self._watch.late_seconds_max)
-        return PlainTextResponse(render((*self._metrics(), late)), media_type="text/plain; version=0.0.4")
+        cpu = Metric("pavane_process_cpu_seconds_total", {}, time.process_time())
+        shown = (*self._metrics(), late, cpu, Metric("pavane_process_memory_bytes", {}, _memory_bytes()))
+        return PlainTextResponse(render(shown), media_type="text/plain; version=0.0.4")
+
+
+def _memory_bytes() -> int:
+    """Return how much memory this process holds; 0 where the system does not tell."""
+    try:
+        return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def _document_route(path: str, document: Callable[[], dict[str, Any] | None]) -> Route:
