@@ -171,7 +171,7 @@ async def told(api: Plane, query: str, wanted: Callable[[dict[str, Any]], bool])
             assert answer.status_code == 200, answer.text
             if wanted(answer.json()):
                 return dict(answer.json())
-            await asyncio.sleep(OFTEN_S)
+            await asyncio.sleep(0.05)
 
 
 def values(answer: dict[str, Any], name: str) -> list[float]:
@@ -192,7 +192,7 @@ async def test_pods_are_read_again_and_again_and_a_new_one_in_a_pods_place_is_ma
         with contextlib.suppress(NotFound):
             async with asyncio.timeout(LONGEST_S):
                 while await api.kube.get(PODS, "q-server-g1-0", "default"):
-                    await asyncio.sleep(OFTEN_S)
+                    await asyncio.sleep(0.05)
         await pod(api, "q-server-g1-0")
         answer = await told(api, "?names=lag", lambda each: bool(each["marks"]))
         assert [one["name"] for one in answer["series"]] == ["lag"]

@@ -7,6 +7,7 @@ import { Immortal } from "./immortal";
 import { Lanes } from "./lanes";
 import { Waltz } from "./log";
 import { useNow, useResources } from "./live";
+import { Series } from "./series";
 import { Swim } from "./swim";
 import {
   type Action,
@@ -51,6 +52,7 @@ export function ResourcePage({ plural, namespace, name }: { plural: string; name
       </div>
       <Waits resource={found} />
       {hasPods(found) && <Lanes path={path} resource={found} />}
+      {hasPods(found) && <Series path={path} resource={found} />}
       {plural === "raftclusters" && <Raft path={path} resource={found} />}
       {plural === "swimgroups" && <Swim path={path} resource={found} />}
       {plural === "coordinators" && <Immortal path={path} />}

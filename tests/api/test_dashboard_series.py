@@ -1,0 +1,137 @@
+"""Lines over time in the browser: what was read, what happened meanwhile, and a closer look by keys and by mouse."""
+
+import json
+import math
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Page, expect
+
+from pavane_api.dashboard import FOLDER
+from pavane_api.kinds import RAFT_CLUSTERS
+from pavane_api.series.catalogue import CATALOGUE
+from pavane_api.series.store import Place, Point, SeriesStore
+from tests.api.browser import SHOWN_MS, opened
+from tests.api.plane import Plane, created, plane
+from tests.requires import requires
+
+Q = Place("raftclusters", "default", "q")
+HOUR_S, DAY_S, EVERY_S = 3600, 86_400, 15
+DASHBOARD = Path(__file__).parents[2] / "api" / "dashboard"
+AXE = DASHBOARD / "node_modules/axe-core/axe.min.js"
+FRAMES = """async () => {
+    const box = document.querySelector(".chart [role=application] .u-over").getBoundingClientRect();
+    const target = document.querySelector(".chart [role=application] .u-over");
+    const costs = [];
+    for (let step = 1; step <= 60; step += 1) {
+        const place = {clientX: box.left + box.width * step / 60, clientY: box.top + 20, bubbles: true};
+        const begun = performance.now();
+        target.dispatchEvent(new MouseEvent("mousemove", place));
+        await new Promise(requestAnimationFrame);
+        costs.push(performance.now() - begun);
+    }
+    costs.sort((a, b) => a - b);
+    return {median: costs[30], p95: costs[57], slowest: costs[59]};
+}"""
+"""Moves the mouse over all lines of a chart in sixty frames."""
+
+
+async def filled(store: SeriesStore, seconds: int, *marks: str) -> int:
+    """Give the resource a past, with waves; returns where it ends."""
+    now = int(time.time())
+    kind = CATALOGUE[Q.plural]
+    for at_s in range(now - seconds, now, EVERY_S):
+        told = marks if at_s + EVERY_S >= now else ()
+        numbers = tuple(
+            (2 + math.sin(at_s / 600 + number))
+            * (1e6 if one.unit == "bytes" else 0.01 if one.unit == "seconds" else 50)
+            for number, one in enumerate(kind)
+        )
+        await store.add([Point(Q, numbers, told)], at_s)
+    return now
+
+
+async def with_past(here: Plane, seconds: int) -> None:
+    await created(here)
+    now = await filled(here.app.state.control.series, seconds, "q-server-g1-0 started again")
+    times = [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - ago)) for ago in (1200, 1140)]
+    attempt = {"generation": 1, "id": "a", "result": "Promoted", "startedAt": times[0], "finishedAt": times[1]}
+    status = {"activeGeneration": 1, "history": [{**attempt, "writeGapMs": 12, "image": "pavane:1"}]}
+    await here.kube.apply_status(RAFT_CLUSTERS, {"metadata": {"name": "q"}, "status": status}, "default")
+
+
+async def at(here: Plane, page: Page) -> None:
+    await page.goto(f"{here.http.base_url}#/raftclusters/default/q")
+    await expect(page.get_by_role("region", name="Over time")).to_be_visible(timeout=SHOWN_MS)
+
+
+def test_the_licences_of_what_the_page_contains_are_part_of_it() -> None:
+    contained = json.loads((DASHBOARD / "package.json").read_text("utf-8"))["dependencies"]
+    told = (FOLDER / "LICENSES.txt").read_text("utf-8")
+    assert "The above copyright notice" in told
+    assert [name for name in contained if not re.search(rf"{name}\b", told)] == []
+
+
+async def test_lines_show_the_past_and_what_happened_and_are_looked_at_by_keys(tmp_path: Path) -> None:
+    requires("chromium")
+    async with plane(tmp_path, series_every_s=DAY_S) as here:
+        await with_past(here, HOUR_S)
+        async with opened(here) as page:
+            faults: list[str] = []
+            page.on("pageerror", lambda error: faults.append(str(error)))
+            await at(here, page)
+            panel = page.get_by_role("region", name="Over time")
+            await expect(panel.locator("canvas")).to_have_count(len({one.unit for one in CATALOGUE[Q.plural]}))
+            happened = panel.get_by_role("list", name="What happened")
+            await expect(happened).to_contain_text("generation 1 took over, writes paused 12 ms")
+            await expect(happened).to_contain_text("q-server-g1-0 started again")
+            summary = panel.get_by_role("table", name="Numbers of this range").get_by_role("row", name="Writes")
+            await expect(summary).to_contain_text(re.compile(r"now [\d.]+/s, at least [\d.]+/s, at most 1[45]\d/s"))
+            chart = panel.get_by_role("application").first
+            await chart.focus()
+            await page.keyboard.press("ArrowLeft")
+            await expect(panel.get_by_role("status").first).to_contain_text(
+                re.compile(r"^\d\d:\d\d.*; Writes [\d.]+/s")
+            )
+            await page.keyboard.press("Home")
+            for _ in range(3):
+                await page.keyboard.press("+")
+            await expect(happened).to_have_count(0)  # both are in the half that is not seen any more
+            await panel.get_by_role("button", name="Show all").click()
+            await expect(happened).to_be_visible()
+            box = await chart.locator(".u-over").bounding_box()
+            assert box is not None
+            await page.mouse.move(box["x"] + 4, box["y"] + 40)
+            await page.mouse.down()
+            await page.mouse.move(box["x"] + 40, box["y"] + 40, steps=4)
+            await page.mouse.up()
+            await expect(happened).to_have_count(0)
+            await page.keyboard.press("Escape")
+            await expect(happened).to_be_visible()
+            await panel.get_by_role("button", name="24 h").click()
+            await expect(panel.get_by_role("button", name="24 h")).to_have_attribute("aria-pressed", "true")
+            if AXE.exists():
+                await page.evaluate(AXE.read_text())
+                found = await page.evaluate("axe.run()")
+                bad = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
+                assert not bad, json.dumps(bad)[:3000]
+            assert faults == []
+
+
+@pytest.mark.long  # how fluid the lines are; what they show: above
+async def test_a_day_of_lines_is_looked_at(tmp_path: Path) -> None:
+    requires("chromium")
+    async with plane(tmp_path, series_every_s=DAY_S, series_retention_s=2 * DAY_S) as here:
+        await with_past(here, DAY_S)
+        async with opened(here) as page:
+            await at(here, page)
+            panel = page.get_by_role("region", name="Over time")
+            await panel.get_by_role("button", name="24 h").click()
+            await expect(panel.locator("canvas").first).to_be_visible()
+            found = await page.evaluate(FRAMES)
+            times = ", ".join(f"{name} {found[name]:.1f} ms" for name in ("median", "p95", "slowest"))
+            lines = len(CATALOGUE[Q.plural])
+            sys.stdout.write(f"{lines} lines of a day: frames {times}\n")
