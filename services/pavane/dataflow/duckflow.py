@@ -21,9 +21,11 @@ from pavane.dataflow.plan import INPUT, Group, Plan, Select
 from pavane.dataflow.ports import DIFF, TIME, Binding, Column, EngineError, Script, SqlView, ViewError
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.touched import MACROS as DOUBLES
-from pavane.dataflow.touched import PLACE, Extreme, First, Front, Latest, beside
+from pavane.dataflow.touched import PLACE, Again, Extreme, First, Front, Latest, beside
 from pavane.dataflow.types import arrow_schema
 
+COPIES_MAX = 10_000_000
+"""Rows that window functions are evaluated over in one step: each is held with all its columns."""
 JOINED_ROWS = 10_000
 """So many rows of a state table, or twice as many as it had keys, are added up by key."""
 FAULTS = (duckdb.OutOfRangeException, duckdb.ConversionException)
@@ -215,7 +217,9 @@ class DuckFlow:
     def _part(self, part: _Part, known: Mapping[str, str], upper: int, whole: bool, more: bool) -> str:
         rows = [self._selected(side, known[name]) for name, side in part.sides]
         found = rows[0]
-        if part.join is not None and part.joined is not None:
+        if part.again is not None and part.joined is not None:
+            found = self._again(part.again, part.joined, found, upper, whole, more)
+        elif part.join is not None and part.joined is not None:
             found = self._selected(part.joined, self._join_sides(part.join, rows, upper, whole, more))
         if part.groups is not None and part.final is not None:
             found = self._selected(part.final, self._grouped(part.groups, found, upper, whole, more))
@@ -237,6 +241,23 @@ class DuckFlow:
         self._evaluated.append(name)
         self._run.register(name, without_zones(made if made is not None else table_of((), schema)))
         return name
+
+    def _again(self, again: Again, select: _Select, rows: str, upper: int, whole: bool, more: bool) -> str:
+        """Evaluate a SELECT over all rows of touched keys, before and after."""
+        table = again.table
+        delta = self._temporary(f"{table}_delta", again.delta(rows))
+        made, counted, moments = f"{table}_out", f"{table}_counted", f"{table}_moments"
+        if whole:
+            self._add(again.state, delta)
+            self._temporary(counted, self._told(again.present(upper - 1), more))
+        else:
+            self._temporary(moments, again.moments(delta))
+            self._temporary(counted, again.counted(moments, delta))
+            self._add(again.state, delta)
+        if self._number(f"SELECT CAST(coalesce(sum(n), 0) AS BIGINT) FROM {counted}") > COPIES_MAX:
+            raise ViewError(f"the partitions that one step touches have more than {COPIES_MAX} rows")
+        found = self._selected(select, f"({again.copies(counted)})")
+        return self._temporary(made, f"SELECT * FROM {found}" if whole else again.changes(found, moments))
 
     def _join_sides(self, join: Join, rows: Sequence[str], upper: int, whole: bool, more: bool) -> str:
         tables = [side.table for side in join.sides]
@@ -417,7 +438,9 @@ class _Part:
 
     def __init__(self, plan: Plan, prefix: str) -> None:
         self.sides = [(side.table, _Select(side.select)) for side in plan.sides]
-        self.join = Join(prefix, plan) if plan.keys else None
+        first, *others = [side.select.columns for side in plan.sides]
+        self.join = Join(prefix, plan) if others else None
+        self.again = Again(f"{prefix}_again", first, plan.keys) if plan.keys and not others else None
         self.joined = _Select(plan.rows) if plan.rows is not None else None
         self.final = _Select(plan.final) if plan.final is not None else None
         source = plan.rows if plan.rows is not None else plan.sides[0].select
@@ -425,7 +448,12 @@ class _Part:
         self.groups = _Groups(f"{prefix}_groups", plan.group, source.columns) if plan.group is not None else None
         self.once = Counts(f"{prefix}_once", last.columns, Counts.ONCE) if plan.distinct else None
         self.first = First(f"{prefix}_first", last.columns, plan.top) if plan.top is not None else None
-        stages = [*(self.join.sides if self.join is not None else ()), self.join and self.join.matched, self.once]
+        stages = [
+            *(self.join.sides if self.join is not None else ()),
+            self.join and self.join.matched,
+            self.once,
+            self.again,
+        ]
         self.states = [each.state for each in stages if each is not None]
         self.states += self.groups.states if self.groups is not None else []
         self.states += [self.first.state, self.first.front] if self.first is not None else []
@@ -433,8 +461,8 @@ class _Part:
 
 def _renamed(source: str, columns: Sequence[Column]) -> str:
     """SELECT the columns of a relation, by their places, from what a SELECT made: it may have more, for an order."""
-    names = ", ".join(f"c{i} AS {quoted(each.name)}" for i, each in enumerate(columns))
-    return f"SELECT {names}, {TIME}, {DIFF} FROM {source}"
+    names = [f"c{i} AS {quoted(each.name)}" for i, each in enumerate(columns)]
+    return f"SELECT {', '.join([*names, TIME, DIFF])} FROM {source}"
 
 
 def _consolidated(source: str, columns: Sequence[Column]) -> str:

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import lru_cache
 from typing import Any, NoReturn
 
@@ -25,6 +26,7 @@ NUMERIC_TYPES = ("BIGINT", "DOUBLE", "DECIMAL")
 NARROW = ("TINYINT", "SMALLINT", "INT")
 """Integers that widen to BIGINT."""
 
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _PARAMETERS = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 
 
@@ -342,6 +344,8 @@ class Binder:
         named, wanted = node.args["to"].this.value, column_type(node.args["to"], self._places)
         if named == "FLOAT":
             self._places.refuse(node, "a cast to FLOAT is not supported", "Write DOUBLE, which does not round.")
+        if wanted == "DATE" and isinstance(node.this, exp.Literal) and node.this.is_string:
+            return self._date(node, node.this)
         inner = self.bind(node.this)
         if inner.type not in (wanted, NULL) and not _castable(inner.type, wanted):
             self._places.refuse(
@@ -354,6 +358,15 @@ class Binder:
         # A narrow integer is a BIGINT of that range: what does not fit is out of range, as in Spark.
         made = cast(inner.node, named) if named in NARROW else inner.node
         return Bound(cast(made, wanted), wanted)
+
+    def _date(self, node: exp.Expr, text: exp.Literal) -> Bound:
+        try:
+            found = date.fromisoformat(text.name) if _DATE.fullmatch(text.name) else None
+        except ValueError:
+            found = None
+        if found is None:
+            self._places.refuse(node, f"'{text.name}' is no DATE", "Write DATE '2026-12-31'.")
+        return Bound(cast(text.copy(), "DATE"), "DATE")
 
     # --- strings and times ----------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
     rows of each table ─SELECT→ [join by key] ─SELECT→ [groups] ─SELECT→ [distinct] → [the first k]
 
+With keys and one table, the second SELECT is one over all rows of a key at one time, such as a window function.
+
 Each SELECT reads the relation `input`, knows nothing of other rows, and carries time and diff along. As canonical JSON
 equal bytes are equal plans.
 """
@@ -98,7 +100,7 @@ class Plan:
     left: bool = False
     """The join keeps rows of the first side that match none."""
     rows: Select | None = None
-    """Over the joined rows."""
+    """Over the joined rows, or all rows of a key of one side."""
     group: Group | None = None
     final: Select | None = None
     """Over the rows of groups."""

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from sqlglot import exp
 
-from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope
+from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import Aggregate, Group, Inner, OrderBy, Plan, Select, Side, Top
-from pavane.dataflow.ports import DIFF, TIME, Column, SqlView, Table
-from pavane.dataflow.sources import Relation, Sources, all_of, quoted, select_of
+from pavane.dataflow.ports import DIFF, TIME, Column
+from pavane.dataflow.sources import ONE_PAIR, Joined, Plain, Relation, Sources, all_of, quoted, select_of
+from pavane.dataflow.subqueries import adds, gives_one, query_of
+from pavane.dataflow.windows import Beyond, rebased
 
 LIMIT_MAX = 10_000
 INNER_MAX = 64
 """Inner SELECTs of a view and joins beyond its first: each keeps rows."""
+SETS = (exp.GroupingSets, exp.Rollup, exp.Cube)
+SETS_MAX = 64
+"""Grouping sets of a SELECT: each is a plan of its own, and keeps its groups."""
 NAMES = {exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max"}
 
 
 class Planner:
     """Makes the plan of one SELECT, or of a UNION, over tables of a script and the views before it."""
 
-    def __init__(self, tables: Mapping[str, Table | SqlView], places: Places) -> None:
+    def __init__(self, tables: Mapping[str, Relation], places: Places) -> None:
         self._tables = tables
         self._places = places
         self._inner: dict[str, Inner] = {}
+        self._plain: dict[str, Inner] = {}
 
     def plan(self, select: exp.Expr | None) -> tuple[Plan, tuple[Column, ...], tuple[str, ...]]:
         """Return plan, columns of the view, and the tables and views that it reads. Raises `SqlError`."""
@@ -40,57 +46,132 @@ class Planner:
     def _planned(self, select: exp.Expr | None, tables: Mapping[str, Relation]) -> tuple[Plan, tuple[Column, ...]]:
         if isinstance(select, exp.Subquery) and not select.alias:
             return self._planned(select.this, tables)
-        if isinstance(select, exp.Select | exp.Union) and select.args.get("with_") is not None:
+        if isinstance(select, exp.Select | exp.SetOperation) and select.args.get("with_") is not None:
             tables = self._with(select.args["with_"], tables)
-        if isinstance(select, exp.Union):
-            return self._union(select, tables)
+        if isinstance(select, exp.SetOperation):
+            return self._united(select, tables)
         if not isinstance(select, exp.Select):
-            self._places.refuse(select, "a view is a SELECT, or several with UNION or UNION ALL")
+            self._places.refuse(select, "a view is a SELECT, or several with UNION, INTERSECT or EXCEPT")
         return self._selected(select, tables)
+
+    def _inner_of(self, inner: exp.Expr | Plain, tables: Mapping[str, Relation]) -> Inner:
+        """Plan an inner SELECT; a view that is not kept once, however often it is named."""
+        if not isinstance(inner, Plain):
+            return self._add(*self._planned(inner, tables))
+        if inner.name not in self._plain:
+            self._plain[inner.name] = self._add(*self._planned(inner.select.copy(), inner.tables))
+        return self._plain[inner.name]
 
     def _selected(self, select: exp.Select, tables: Mapping[str, Relation]) -> tuple[Plan, tuple[Column, ...]]:
         if select.args.get("from_") is None:
             self._places.refuse(select, "the SELECT has no FROM")
         sources = Sources(
-            select, tables, self._places, lambda inner: self._add(*self._planned(inner, tables)), self._add
+            select, tables, self._places, lambda inner, more: self._inner_of(inner, {**tables, **more}), self._add
         )
-        joined = sources.read()
+        joined = sources.read(() if is_grouped(select) else select.expressions)
+        sets = grouping_sets(select, self._places)
+        joined = sources.shared(joined) if sets else joined
         condition = all_of([Binder(joined.scope).condition(term) for term in sources.conditions])
         if select.args.get("distinct") is not None:
             for each in select.args["distinct"].expressions:
                 self._places.refuse(each, "DISTINCT takes no list here", "Write SELECT DISTINCT a, b.")
-        grouping = _Grouping(select, joined.scope, self._places)
+        keys = list(dict.fromkeys(key for each in sets for key in each))
+        made = [
+            self._over(
+                select, joined, condition, _Grouping(select, joined.scope, self._places, self._scalar(tables), of)
+            )
+            for of in ([(each, keys) for each in sets] or [None])
+        ]
+        if not sets:
+            return made[0]
+        return Plan((), len(made[0][1]), union=tuple(plan for plan, _ in made)), made[0][1]
+
+    def _over(
+        self, select: exp.Select, joined: Joined, condition: Bound | None, grouping: _Grouping
+    ) -> tuple[Plan, tuple[Column, ...]]:
+        """Plan what stands around FROM and WHERE."""
         shown = self._outputs(select, grouping)
         order = self._order(select, grouping, shown)
-        if grouping.used:
-            rows = select_of(grouping.inputs(), condition)
-            final: Select | None = select_of([*shown, *order.hidden], grouping.having)
-            group: Group | None = grouping.group()
-        else:
-            rows, final, group = select_of([*shown, *order.hidden], condition), None, None
-        after = rows if joined.keys else None
-        sides = joined.sides if joined.keys else (Side(joined.sides[0].table, rows),)
+        qualify = grouping.qualify(shown)
         distinct = select.args.get("distinct") is not None
         if distinct and order.hidden:
             self._places.refuse(select.args["order"], "with DISTINCT the order must be by columns of the SELECT")
-        plan = Plan(sides, len(shown), joined.keys, joined.left, after, group, final, distinct, order.top)
-        return plan, tuple(Column(name, bound.type) for name, bound in shown)
+        columns = tuple(Column(name, bound.type) for name, bound in shown)
+        made, having, beyond = [*shown, *order.hidden], grouping.having, grouping.beyond
+        if not beyond.used:
+            plan = self._made(joined, grouping, condition, select_of(made, having if grouping.used else condition))
+            return replace(plan, width=len(shown), distinct=distinct, top=order.top), columns
+        tests = [each for each in (having, qualify) if each is not None]
+        base = beyond.base(grouping.kinds(), [*(each for _, each in made), *tests])
+        now = having if not beyond.scalars else None
+        first = select_of([("", each) for each in base.values()], now if grouping.used else condition)
+        plan = replace(self._made(joined, grouping, condition, first), width=len(base))
+        later = having if beyond.scalars else None
+        relation, known = beyond.staged(self._add(plan, first.columns), list(base), later, self._add)
+        if beyond.windows:
+            later = None
+        test = all_of([rebased(each, known) for each in (later, qualify) if each is not None])
+        last = select_of([(name, rebased(each, known)) for name, each in made], test)
+        return Plan((Side(relation.name, last),), len(shown), distinct=distinct, top=order.top), columns
 
-    def _union(self, union: exp.Union, tables: Mapping[str, Relation]) -> tuple[Plan, tuple[Column, ...]]:
+    @staticmethod
+    def _made(joined: Joined, grouping: _Grouping, condition: Bound | None, last: Select) -> Plan:
+        """Return what gives the rows of the `last` SELECT: over groups, or else over what is joined."""
+        rows = select_of(grouping.inputs(), condition) if grouping.used else last
+        sides = joined.sides if joined.keys else (Side(joined.sides[0].table, rows),)
+        return Plan(
+            sides, 0, joined.keys, joined.left, rows if joined.keys else None,
+            grouping.group() if grouping.used else None, last if grouping.used else None,
+        )  # fmt: skip
+
+    def _scalar(self, tables: Mapping[str, Relation]) -> Callable[[exp.Expr], Inner]:
+        """Return what plans a scalar SELECT beside groups."""
+
+        def planned(node: exp.Expr) -> Inner:
+            query = query_of(node)
+            if not isinstance(query, exp.Select) or len(query.selects) != 1 or not gives_one(query):
+                instead = "Take an aggregate without GROUP BY, or write LIMIT 1."
+                self._places.refuse(query, "a SELECT in an expression gives one column of one row", instead)
+            made = query.copy()
+            made.set("expressions", [exp.alias_(query.selects[0].unalias().copy(), "v")])
+            return self._add(*self._planned(made, tables))
+
+        return planned
+
+    def _united(self, union: exp.SetOperation, tables: Mapping[str, Relation]) -> tuple[Plan, tuple[Column, ...]]:
         (first, columns), (second, others) = (self._planned(each, tables) for each in (union.this, union.expression))
         if len(others) != len(columns):
-            text = f"a UNION of {len(columns)} and {len(others)} columns"
+            text = f"{union.key.upper()} of {len(columns)} and {len(others)} columns"
             self._places.refuse(union.expression, text, "Give every SELECT the same number of columns.")
         for column, other in zip(columns, others, strict=True):
             if other.type != column.type:
                 text = f"column {column.name} is {column.type} in the first SELECT, and {other.type} in another one"
                 self._places.refuse(union.expression, text, "CAST one of them.")
+        if not isinstance(union, exp.Union):
+            return self._compared(union, [self._add(first, columns), self._add(second, others)], columns), columns
         plan = Plan((), len(columns), union=(*(first.union or (first,)), *(second.union or (second,))))
         if union.args.get("distinct"):
-            made = [("", Bound(exp.column(quoted(column.name)), column.type)) for column in columns]
-            rows = Side(self._add(plan, columns).name, select_of(made, None))
+            rows = Side(self._add(plan, columns).name, select_of(_passed(columns), None))
             plan = Plan((rows,), len(columns), distinct=True)
         return plan, columns
+
+    def _compared(self, union: exp.SetOperation, sides: Sequence[Inner], columns: tuple[Column, ...]) -> Plan:
+        """Return INTERSECT or EXCEPT: the rows are grouped, and of each group is known of how many sides it is."""
+        if not union.args.get("distinct"):
+            self._places.refuse(union.expression, f"{union.key.upper()} ALL is not supported", "Leave out ALL.")
+        marks = [Bound(cast(exp.Literal.number(number), "BIGINT"), "BIGINT") for number in (1, 0)]
+        parts = tuple(
+            Plan((Side(side.name, select_of([*_passed(side.columns), ("", marks[i]), ("", marks[1 - i])], None)),),
+                 len(columns) + 2)
+            for i, side in enumerate(sides)
+        )  # fmt: skip
+        both = self._add(Plan((), len(columns) + 2, union=parts), parts[0].sides[0].select.columns)
+        group = Group(len(columns), tuple(Aggregate("sum", len(columns) + i, "BIGINT") for i in range(2)))
+        test = "c{} > 0 AND c{} " + ("> 0" if isinstance(union, exp.Intersect) else "= 0")
+        having = Bound(exp.condition(test.format(len(columns), len(columns) + 1), dialect="spark"), "BOOLEAN")
+        kept = [("", Bound(exp.column(f"c{i}"), column.type)) for i, column in enumerate(columns)]
+        rows = Side(both.name, select_of(_passed(both.columns), None))
+        return Plan((rows,), len(columns), group=group, final=select_of(kept, having))
 
     def _with(self, node: exp.With, tables: Mapping[str, Relation]) -> Mapping[str, Relation]:
         """Return the tables and what WITH names, each of which may read the ones before it."""
@@ -160,6 +241,60 @@ class Planner:
         return int(number.name)
 
 
+def _passed(columns: Sequence[Column]) -> list[tuple[str, Bound]]:
+    return [("", Bound(exp.column(quoted(column.name)), column.type)) for column in columns]
+
+
+def windows(*parts: exp.Expr | None) -> list[exp.Window]:
+    """Return the window functions of expressions, but not those of SELECTs within them."""
+    walks = (part.walk(prune=lambda node: isinstance(node, exp.Query)) for part in parts if part is not None)
+    return [node for walk in walks for node in walk if isinstance(node, exp.Window)]
+
+
+def grouping_sets(select: exp.Select, places: Places) -> list[tuple[exp.Expr, ...]]:
+    """Return the keys of each grouping set, if GROUP BY has such. Raises `SqlError`."""
+    group = select.args.get("group")
+    if group is None or not any(isinstance(each, SETS) for each in group.expressions):
+        return []
+    for name in ("distinct", "limit", "qualify"):
+        if select.args.get(name) is not None:
+            places.refuse(
+                select.args[name], f"{name.upper()} beside grouping sets", "Write it around: FROM (SELECT …) x."
+            )
+    for window in windows(*select.expressions, select.args.get("having")):
+        places.refuse(window, "a window function beside grouping sets", "Write it around: FROM (SELECT …) x.")
+    found = [tuple[exp.Expr, ...]()]
+    for each in group.expressions:
+        found = [(*one, *(key for key in other if key not in one)) for one in found for other in _sets(each)]
+        if len(found) > SETS_MAX:
+            places.refuse(each, f"there are more than {SETS_MAX} grouping sets", "Make several views.")
+    return found
+
+
+def _sets(node: exp.Expr) -> list[tuple[exp.Expr, ...]]:
+    """Return the grouping sets that an element of GROUP BY stands for."""
+    if isinstance(node, exp.GroupingSets):
+        return [each for part in node.expressions for each in _sets(part)]
+    if isinstance(node, exp.Rollup | exp.Cube):
+        parts = [_sets(part)[0] for part in node.expressions]
+        if isinstance(node, exp.Rollup):
+            chosen = [parts[:count] for count in range(len(parts), -1, -1)]
+        else:
+            every = range(min(2 ** len(parts), 2 * SETS_MAX))
+            chosen = [[part for place, part in enumerate(parts) if not number >> place & 1] for number in every]
+        return [tuple(key for part in some for key in part) for some in chosen]
+    if isinstance(node, exp.Tuple):
+        return [tuple(node.expressions)]
+    return [(node.unnest(),)]
+
+
+def is_grouped(select: exp.Select) -> bool:
+    """Whether its rows are those of groups."""
+    parts = [*select.expressions, select.args.get("order")]
+    clauses = any(select.args.get(name) is not None for name in ("group", "having"))
+    return clauses or any(adds(part) for part in parts if part is not None)
+
+
 class _Order:
     def __init__(self, hidden: list[tuple[str, Bound]], top: Top | None) -> None:
         self.hidden = hidden
@@ -169,23 +304,69 @@ class _Order:
 class _Grouping:
     """Keys and aggregates of a SELECT. `bind` is for what stands in SELECT, HAVING and ORDER BY."""
 
-    def __init__(self, select: exp.Select, scope: Scope, places: Places) -> None:
+    def __init__(
+        self,
+        select: exp.Select,
+        scope: Scope,
+        places: Places,
+        scalar: Callable[[exp.Expr], Inner],
+        sets: tuple[Sequence[exp.Expr], Sequence[exp.Expr]] | None = None,
+    ) -> None:
+        """`sets` are the keys of one grouping set, and of all."""
         self._places = places
+        self._select = select
+        self._scope = scope
+        self._scalar = scalar
+        self.beyond = Beyond(places)
         self._rows = Binder(scope)
+        self._shown = Binder(scope, self._window)
         self._aggregates: dict[exp.Expr, tuple[int, Aggregate]] = {}
         self._arguments: list[Bound] = []
         group, having = select.args.get("group"), select.args.get("having")
-        parts = [*select.expressions, *(each for each in (having, select.args.get("order")) if each is not None)]
-        for part in parts:
-            places.no_select(part)
-        self.used = group is not None or having is not None or any(part.find(exp.AggFunc) for part in parts)
-        self._keys = [self._key(node, select, scope) for node in (group.expressions if group is not None else ())]
+        for window in windows(having):
+            places.refuse(window, "a window function stands in SELECT and QUALIFY")
+        self.used = is_grouped(select)
+        found, others = sets or (group.expressions if group is not None else (), ())
+        self._keys = [self._key(node, select, scope) for node in found]
+        self._absent = [self._key(node, select, scope)[1] for node in others if node not in found]
+        if sets is not None and not found:  # of no rows there is no group here, as in Spark
+            self._keys = [(exp.null(), ONE_PAIR[0])]
         self._groups = Binder(Scope(places), self._special)
         self.having = self._groups.condition(having.this) if having is not None else None
 
     def bind(self, node: exp.Expr) -> Bound:
         """Bind over the rows of groups, or over rows where there are no groups."""
-        return self._groups.bind(node) if self.used else self._rows.bind(node)
+        return self._groups.bind(node) if self.used else self._shown.bind(node)
+
+    def qualify(self, shown: Sequence[tuple[str, Bound]]) -> Bound | None:
+        """Bind QUALIFY, in which also columns of the SELECT may be named."""
+        node = self._select.args.get("qualify")
+        if node is None:
+            return None
+        named = {name.lower(): bound for name, bound in shown}
+
+        def special(each: exp.Expr) -> Bound | None:
+            if isinstance(each, exp.Column) and not each.table and not self._scope.knows(each):
+                return named.get(each.name.lower())
+            return self._special(each) if self.used else self._window(each)
+
+        bound = Binder(self._scope, special).condition(node.this)
+        if not self.beyond.windows:
+            self._places.refuse(node, "QUALIFY is about window functions, and there is none", "Write WHERE or HAVING.")
+        return bound
+
+    def kinds(self) -> dict[str, str]:
+        """Return the columns, with their types, of the rows or groups that the SELECT is about."""
+        if not self.used:
+            named = {exp.column(ref).name: kind for ref, kind in self._scope.columns.values()}
+            return named
+        kinds = [bound.type for _, bound in self._keys] + [each.type for _, each in self._aggregates.values()]
+        return {f"c{number}": kind for number, kind in enumerate(kinds)}
+
+    def _window(self, node: exp.Expr) -> Bound | None:
+        if not isinstance(node, exp.Window):
+            return None
+        return self.beyond.known(node) or self.beyond.window(node, self._groups.bind if self.used else self._rows.bind)
 
     def inputs(self) -> list[tuple[str, Bound]]:
         """What the operator of groups takes of each row: the keys, then the arguments."""
@@ -207,11 +388,19 @@ class _Grouping:
         return node, bound
 
     def _special(self, node: exp.Expr) -> Bound | None:
+        if isinstance(node, exp.Grouping):
+            return self._is_absent(node)
+        if isinstance(node, exp.Subquery):
+            return self.beyond.known(node) or self.beyond.scalar(node, self._scalar(node))
+        if isinstance(node, exp.Window):
+            return self._window(node)
         bound = None if isinstance(node, exp.AggFunc | exp.Literal) else self._try(node)
         if bound is not None:
             for number, (_, key) in enumerate(self._keys):
                 if key.node == bound.node:
                     return Bound(exp.column(f"c{number}"), key.type)
+            if any(key.node == bound.node for key in self._absent):
+                return Bound(cast(exp.null(), bound.type), bound.type)
         if isinstance(node, exp.Column):
             self._places.refuse(node, f"column {node.name} is neither grouped nor aggregated",
                                 "Add it to GROUP BY, or take min or max of it.")  # fmt: skip
@@ -223,9 +412,18 @@ class _Grouping:
         number, aggregate = known
         return Bound(exp.column(f"c{len(self._keys) + number}"), aggregate.type)
 
+    def _is_absent(self, node: exp.Grouping) -> Bound:
+        """Bind grouping(x): 1 where x is no key of the set."""
+        found = [self._rows.bind(each).node for each in node.expressions]
+        present, absent = [key.node for _, key in self._keys], [key.node for key in self._absent]
+        if len(found) != 1 or found[0] not in [*present, *absent]:
+            self._places.refuse(node, "GROUPING takes one expression of the grouping sets")
+        return Bound(cast(exp.Literal.number(int(found[0] in absent)), "BIGINT"), "BIGINT")
+
     def _try(self, node: exp.Expr) -> Bound | None:
         """Bind an expression over rows, if it has no aggregate in it."""
-        return None if node.find(exp.AggFunc) or not node.find(exp.Column) else self._rows.bind(node)
+        special = node.find(exp.AggFunc, exp.Window, exp.Query)
+        return None if special is not None or not node.find(exp.Column) else self._rows.bind(node)
 
     def _aggregate(self, node: exp.AggFunc) -> Aggregate:
         argument, function = node.this, NAMES.get(type(node), "count")

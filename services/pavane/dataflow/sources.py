@@ -17,6 +17,7 @@ from sqlglot.tokenizer_core import TokenType
 from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import INPUT, Inner, Plan, Select, Side
 from pavane.dataflow.ports import DIFF, TIME, Column, SqlView, Table
+from pavane.dataflow.subqueries import Taken, gives_one, of_nothing, query_of, taken, terms, within
 
 CLAUSES = ("GROUP", "ORDER", "HAVING", "WHERE", "LIMIT", "OFFSET", "LEFT", "RIGHT", "INNER", "ON")
 """Words that the parser takes for the alias of a table where the rest of the clause is missing."""
@@ -24,7 +25,28 @@ OPENING, CLOSING = (TokenType.L_PAREN, TokenType.CASE), (TokenType.R_PAREN, Toke
 NESTED_MAX = 36
 """Brackets within each other. Each takes twenty calls of the parser, and Python allows a thousand."""
 
-Relation = Table | SqlView | Inner
+NO_VALUE = {"STRING": "", "DATE": "1970-01-01", "TIMESTAMP": "1970-01-01"}
+"""Some value of a type, else 0: beside it is said whether it stands for NULL."""
+ONE = exp.Literal.number(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A view that is not kept: a SELECT that stands wherever it is named."""
+
+    name: str
+    columns: tuple[Column, ...]
+    select: exp.Expr
+    tables: Mapping[str, Relation]
+
+
+Relation = Table | SqlView | Inner | Plain
+Pair = tuple[Bound, Bound]
+"""Of both sides of a join, what must be equal."""
+ONE_PAIR: Pair = (Bound(cast(ONE, "BIGINT"), "BIGINT"), Bound(cast(ONE, "BIGINT"), "BIGINT"))
+"""Each row of one side meets each row of the other one."""
+Filters = tuple[list[Bound], list[Bound]]
+"""Conditions on either side of a join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +60,17 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class Source:
+    """A relation, and how its columns are called."""
+
     name: str
     scope: Scope
 
 
 class Sources:
-    """FROM of one SELECT.
+    """FROM and WHERE of one SELECT.
 
-    `inner` plans an inner SELECT, `add` makes an inner relation of a plan.
+    `inner` plans an inner SELECT that may name further relations, `add` makes an inner relation of a plan.
     """
 
     def __init__(
@@ -54,8 +78,8 @@ class Sources:
         select: exp.Select,
         tables: Mapping[str, Relation],
         places: Places,
-        inner: Callable[[exp.Expr], Relation],
-        add: Callable[[Plan, tuple[Column, ...]], Relation],
+        inner: Callable[[exp.Expr | Plain, Mapping[str, Relation]], Inner],
+        add: Callable[[Plan, tuple[Column, ...]], Inner],
     ) -> None:
         self._select = select
         self._tables = tables
@@ -64,32 +88,69 @@ class Sources:
         self._add = add
         self._aliases: set[str] = set()
         self._named = {(column.table.lower(), column.name.lower()) for column in select.find_all(exp.Column)}
-        where = select.args.get("where")
-        terms = _terms(where.this) if where is not None else []
-        self._among = [term for term in terms if isinstance(term, exp.In) and term.args.get("query") is not None]
-        self.conditions = [term for term in terms if all(term is not each for each in self._among)]
+        self._terms: list[exp.Expr] = []
+        self._sources: dict[int, Source] = {}
+        self.conditions: list[exp.Expr] = []
         """What is left of WHERE."""
 
-    def read(self) -> Joined:
-        """Return what is read. Raises `SqlError`."""
-        source = self._source(self._select.args["from_"].this)
-        joined: Joined | None = None
-        for join in self._select.args.get("joins") or []:
+    def read(self, shown: Sequence[exp.Expr] = ()) -> Joined:
+        """Return what is read. SELECTs within WHERE and what is `shown` become columns there. Raises `SqlError`."""
+        where = self._select.args.get("where")
+        self._terms = terms(where.this) if where is not None else []
+        source, joined = self._source(self._select.args["from_"].this), None
+        joins = list(self._select.args.get("joins") or ())
+        while joins:
             source = self._result(joined) if joined is not None else source
-            joined = self._join(join, source)
-        for term in self._among:
+            joined = self._join(*self._next(joins, source))
+        musts = [term for term in self._terms if isinstance(term, exp.Exists | exp.In) and term in within(term)]
+        self._terms = [term for term in self._terms if all(term is not each for each in musts)]
+        holders = [exp.Paren(this=term) for term in self._terms]
+        others = [(node, False) for each in (*holders, *shown) for node in within(each)]
+        for node, must in [*((node, True) for node in musts), *others]:
             source = self._result(joined) if joined is not None else source
-            joined = self._semi(term, source)
-        return joined or Joined((Side(source.name, Select("", ())),), source.scope)
+            joined = self._looked_up(node, source, must=must)
+        self.conditions += [each.this for each in holders]
+        return joined or _alone(source)
 
-    def _source(self, node: exp.Expr) -> _Source:
+    def shared(self, joined: Joined) -> Joined:
+        """Return what is read as one relation, so that several can read it."""
+        return _alone(self._result(joined))
+
+    def _next(self, joins: list[exp.Join], first: Source) -> tuple[exp.Join, Source, Source]:
+        """Take the next join: of those that only commas join, the first of which WHERE says an equality."""
+        number, second = 0, self._source(joins[0].this)
+        for other in range(len(joins) if joins[0].kind == "CROSS" and not self._pairs(first, second) else 0):
+            if joins[other].kind != "CROSS":
+                break
+            found = self._source(joins[other].this)
+            if self._pairs(first, found):
+                number, second = other, found
+                break
+        return joins.pop(number), first, second
+
+    def _pairs(self, first: Source, second: Source) -> list[exp.Expr]:
+        """Return the conditions of WHERE that are equalities between two relations."""
+        return [term for term in self._terms if self._is_pair(term, (first.scope, second.scope))]
+
+    def _is_pair(self, term: exp.Expr, scopes: Sequence[Scope]) -> bool:
+        if not isinstance(term, exp.EQ) or term.find(exp.Query):
+            return False
+        of = [
+            {tuple(i for i, scope in enumerate(scopes) if scope.knows(each)) for each in side.find_all(exp.Column)}
+            for side in (term.this, term.expression)
+        ]
+        return of in ([{(0,)}, {(1,)}], [{(1,)}, {(0,)}])
+
+    def _source(self, node: exp.Expr) -> Source:
+        if id(node) in self._sources:
+            return self._sources[id(node)]
         if not isinstance(node, exp.Table | exp.Subquery):
             instead = "Known: names, and a SELECT in ( )."
             self._places.refuse(node, "FROM has tables, views and inner SELECTs", instead)
         if node.alias.upper() in CLAUSES:
             self._places.refuse(node.args["alias"], f"{node.alias.upper()} is not complete")
         if isinstance(node, exp.Subquery):
-            alias, relation = node.alias, self._inner(node.this)
+            alias, relation = node.alias, self._inner(node.this, {})
         else:
             alias, relation = node.alias or node.name, self._table(node)
         if alias.lower() in self._aliases:
@@ -99,7 +160,7 @@ class Sources:
         scope = Scope(self._places)
         for column in relation.columns:
             scope.add(alias, column.name, quoted(column.name), column.type)
-        return _Source(relation.name, scope)
+        return self._sources.setdefault(id(node), Source(relation.name, scope))
 
     def _table(self, node: exp.Table) -> Relation:
         table = self._tables.get(node.name.lower())
@@ -107,40 +168,137 @@ class Sources:
             known = ", ".join(sorted(self._tables)) or "none"
             text = f"there is no table {node.name}, and no view before this one"
             self._places.refuse(node, text, f"Known here: {known}.")
-        return table
+        return self._inner(table, {}) if isinstance(table, Plain) else table
 
     # --- joins ----------------------------------------------------------------------------------------------------
 
-    def _join(self, join: exp.Join, first: _Source) -> Joined:
-        if join.side not in ("", "LEFT") or join.kind not in ("", "INNER", "OUTER"):
-            self._places.refuse(join, f"{join.side or join.kind} JOIN is not supported", "Known: JOIN, LEFT JOIN.")
-        second = self._source(join.this)
-        pairs, filters = self._conditions(join, (first.scope, second.scope))
-        left = join.side == "LEFT"
-        if left and filters[0]:
-            self._places.refuse(join, "LEFT JOIN takes equalities and conditions on the right table in ON",
-                                "Move a condition on the left table to WHERE, or into CASE.")  # fmt: skip
-        return self._joined((first, second), pairs, filters, left=left)
+    def _join(self, join: exp.Join, first: Source, second: Source) -> Joined:
+        if join.side not in ("", "LEFT", "RIGHT", "FULL") or join.kind not in ("", "INNER", "OUTER", "CROSS"):
+            known = "Known: JOIN, LEFT, RIGHT, FULL and CROSS JOIN; for SEMI and ANTI write [NOT] EXISTS."
+            self._places.refuse(join, f"{join.side or join.kind} JOIN is not supported", known)
+        if join.side == "RIGHT":
+            first, second = second, first
+        pairs, filters, others = self._conditions(join, (first, second))
+        if not join.side:
+            self.conditions += others
+            return self._joined((first, second), pairs or [ONE_PAIR], filters)
+        if others or not pairs:
+            text = f"{others[0].sql(dialect='spark')} is" if others else f"the {join.side} JOIN has"
+            self._places.refuse(join, f"{text} no equality between the two tables",
+                                "Write ON a.x = b.x; with JOIN other conditions may stand in WHERE.")  # fmt: skip
+        if join.side == "FULL":
+            return self._full((first, second), pairs, filters)
+        if filters[0]:
+            pairs = [(_where(pairs[0][0], filters[0]), pairs[0][1]), *pairs[1:]]
+        return self._joined((first, second), pairs, ([], filters[1]), left=True)
 
-    def _semi(self, term: exp.In, first: _Source) -> Joined:
-        """Return the rows whose value is among those of an inner SELECT: a join with each of these once."""
-        query = term.args["query"]
-        relation = self._inner(query)
-        if len(relation.columns) != 1:
-            self._places.refuse(query, f"IN (SELECT …) of {len(relation.columns)} columns", "Name one.")
-        column, value = relation.columns[0], Binder(first.scope).bind(term.this)
-        if value.type != column.type:
-            self._places.refuse(term, f"{value.type} is looked up among {column.type}", "CAST one of them.")
-        once = Side(relation.name, select_of([("", Bound(exp.column(quoted(column.name)), column.type))], None))
-        values = self._add(Plan((once,), 1, distinct=True), (Column("c0", column.type),))
-        second = _Source(values.name, Scope(self._places))
-        return self._joined((first, second), [(value, Bound(exp.column("c0"), column.type))], ([], []))
+    def _full(self, sources: tuple[Source, Source], pairs: list[Pair], filters: Filters) -> Joined:
+        """Join each row of the first side, and add the rows of the second one whose key no row of it has."""
+        first, second = sources
+        pairs = [(_where(pairs[0][0], filters[0]), _where(pairs[0][1], filters[1])), *pairs[1:]]
+        left = self._joined(sources, pairs, ([], []), left=True)
+        keys = select_of([("", key) for key, _ in pairs], None)
+        once = self._add(Plan((Side(first.name, keys),), len(pairs), distinct=True), keys.columns)
+        back = [
+            (key, Bound(exp.column(column.name), column.type))
+            for (_, key), column in zip(pairs, once.columns, strict=True)
+        ]
+        alone, (mark,) = self._with(second, once, back, ["c0"])
+        known = left.scope.columns
+        there = [Bound(exp.column(ref), kind) for ref, kind in known.values()]
+        padded = [
+            Bound(exp.column(alone.scope.columns[name][0]) if name in alone.scope.columns else exp.null(), kind)
+            for name, (_, kind) in known.items()
+        ]
+        unmatched = Bound(alone.scope.resolve(mark).node.is_(exp.null()), "BOOLEAN")
+        rows = [select_of([("", each) for each in made], on) for made, on in ((there, None), (padded, unmatched))]
+        both = zip((left, alone), rows, strict=True)
+        plans = tuple(Plan(each.sides, len(known), each.keys, left=True, rows=made) for each, made in both)
+        return _alone(self._named_again(self._add(Plan((), len(known), union=plans), rows[0].columns), left.scope))
+
+    # --- SELECTs within expressions -------------------------------------------------------------------------------
+
+    def _looked_up(self, node: exp.Expr, first: Source, *, must: bool) -> Joined:
+        """Join with what an EXISTS, IN or scalar SELECT says of each row, and put a column in its place.
+
+        If it `must` be true the rows of which it is stay alone, and nothing is put in its place.
+        """
+        query, bind = query_of(node), Binder(first.scope).bind
+        if not isinstance(query, exp.Query):
+            self._places.refuse(query, "EXISTS and IN take a SELECT")
+        if not isinstance(node, exp.Exists) and len(query.selects) != 1:
+            what = "IN (SELECT …)" if isinstance(node, exp.In) else "a SELECT in an expression"
+            self._places.refuse(query, f"{what} of {len(query.selects)} columns", "Name one.")
+        value = None if isinstance(node, exp.Exists) else query.selects[0].unalias()
+        if isinstance(node, exp.Subquery) and not gives_one(query):
+            instead = "Take an aggregate without GROUP BY, or write LIMIT 1."
+            self._places.refuse(query, "a SELECT in an expression may give more than one row", instead)
+        parts = taken(query, value, {name: each.columns for name, each in self._tables.items()}, self._places)
+        outer, rows = [bind(each) for each in parts.outer], self._inner(parts.rows, {})
+        if parts.others:
+            rows = self._matching(parts, rows, first, outer)
+        columns = {each.name: Bound(exp.column(each.name), each.type) for each in rows.columns}
+        pairs = [self._equal(node, each, columns[f"k{i}"]) for i, each in enumerate(outer)]
+        for i, each in enumerate(parts.named):
+            pairs += _null_safe(bind(each), columns[f"r{i}"])
+        if isinstance(node, exp.Subquery) and value is not None:
+            found, (mark, one) = self._with(first, rows, pairs, ["one", "v"])
+            none = of_nothing(value) if parts.outer else None
+            node.replace(exp.case().when(mark.is_(exp.null()), none).else_(one) if none is not None else one)
+            return found
+        by = [name for name in columns if name not in ("v", "one")]
+        among = [self._equal(node, bind(node.this), columns["v"])] if isinstance(node, exp.In) else []
+        once = self._inner(_over_rows([*by, *(["v"] if among else []), "1 AS one"]).distinct(), {"rows": rows})
+        if must:
+            return self._with(first, once, [*pairs, *among], [], left=False)[0]
+        found, (mark,) = self._with(first, once, [*pairs, *among], ["one"])
+        there = mark.is_(exp.null()).not_()
+        if among:  # it may be neither true nor false
+            grouped = self._inner(_over_rows([*by, "count(*) AS n", "count(v) AS c"], by), {"rows": rows})
+            source = self._result(found)
+            bind = Binder(source.scope).bind
+            pairs = [(bind(each), columns[f"k{i}"]) for i, each in enumerate(parts.outer)]
+            for i, each in enumerate(parts.named):
+                pairs += _null_safe(bind(each), columns[f"r{i}"])
+            found, (all_, known) = self._with(source, grouped, pairs, ["n", "c"])
+            of_none = exp.or_(all_.is_(exp.null()), all_.eq(exp.Literal.number(0)))
+            unknown = exp.or_(node.this.copy().is_(exp.null()), exp.LT(this=known, expression=all_.copy()))
+            cases = exp.case().when(there, exp.true()).when(of_none, exp.false()).when(unknown, exp.null())
+            there = cases.else_(exp.false())
+        node.replace(exp.paren(there))
+        return found
+
+    def _matching(self, parts: Taken, rows: Relation, first: Source, outer: Sequence[Bound]) -> Relation:
+        """Return the rows of an inner SELECT with the values of the outer one of which all conditions are true."""
+        named = [*outer, *(Binder(first.scope).bind(each) for each in parts.named)]
+        names = [*parts.keys, *(f"r{i}" for i in range(len(parts.named)))]
+        values = Side(first.name, select_of([("", each) for each in named], None))
+        columns = tuple(Column(name, each.type) for name, each in zip(names, named, strict=True))
+        once = self._add(Plan((values,), len(named), distinct=True), columns)
+        made = [exp.alias_(exp.column(name, table="o"), name) for name in names]
+        made += [exp.alias_(exp.column(each.name, table="r"), each.name) for each in rows.columns if each.name == "v"]
+        on = [exp.column(name, table="o").eq(exp.column(name, table="r")) for name in parts.keys]
+        select = exp.select(*made).from_("o").join("r", on=exp.and_(*on) if on else exp.true()).where(*parts.others)
+        return self._inner(select, {"o": once, "r": rows})
+
+    def _with(
+        self, first: Source, relation: Relation, pairs: list[Pair], names: list[str], *, left: bool = True
+    ) -> tuple[Joined, list[exp.Column]]:
+        """Join with a relation, and return how these columns of it are called in the result."""
+        scope, kinds, made = Scope(self._places), {each.name: each.type for each in relation.columns}, []
+        for name in names:
+            called = f"select {len(self._named)}"  # no user's name has a blank
+            self._named.add(("", called))
+            scope.add("", called, name, kinds[name])
+            made.append(exp.column(quoted(called)))
+        sources = (first, Source(relation.name, scope))
+        return self._joined(sources, pairs or [ONE_PAIR], ([], []), left=left), made
 
     def _joined(
         self,
-        sources: tuple[_Source, _Source],
-        pairs: Sequence[tuple[Bound, Bound]],
-        filters: tuple[list[Bound], list[Bound]],
+        sources: tuple[Source, Source],
+        pairs: Sequence[Pair],
+        filters: Filters,
         *,
         left: bool = False,
     ) -> Joined:
@@ -159,47 +317,49 @@ class Sources:
             sides.append(Side(source.name, select_of(made, all_of(filters[number]), names)))
         return Joined(tuple(sides), scope, len(pairs), left)
 
-    def _result(self, joined: Joined) -> _Source:
+    def _result(self, joined: Joined) -> Source:
         """Make an inner relation of a join, so that more can be joined with it."""
+        if not joined.keys:
+            return Source(joined.sides[0].table, joined.scope)
         known = joined.scope.columns
         rows = select_of([("", Bound(exp.column(ref), kind)) for ref, kind in known.values()], None)
         relation = self._add(Plan(joined.sides, len(known), joined.keys, joined.left, rows), rows.columns)
-        scope = Scope(self._places, unread=joined.scope.unread)
-        for column, (qualifier, name) in zip(rows.columns, known, strict=True):
+        return self._named_again(relation, joined.scope)
+
+    def _named_again(self, relation: Relation, of: Scope) -> Source:
+        """Return a relation of columns that are called as others were."""
+        scope = Scope(self._places, unread=of.unread)
+        for column, (qualifier, name) in zip(relation.columns, of.columns, strict=True):
             scope.add(qualifier, name, column.name, column.type)
-        return _Source(relation.name, scope)
+        return Source(relation.name, scope)
 
-    def _conditions(
-        self, join: exp.Join, scopes: Sequence[Scope]
-    ) -> tuple[list[tuple[Bound, Bound]], tuple[list[Bound], list[Bound]]]:
-        """Split ON: pairs of expressions that must be equal, and conditions on either side alone."""
-        if join.args.get("on") is None:
-            self._places.refuse(join, "a JOIN needs ON")
-        pairs: list[tuple[Bound, Bound]] = []
-        filters: tuple[list[Bound], list[Bound]] = ([], [])
-        for term in _terms(join.args["on"]):
+    def _conditions(self, join: exp.Join, sources: tuple[Source, Source]) -> tuple[list[Pair], Filters, list[exp.Expr]]:
+        """Split ON: pairs of expressions that must be equal, conditions on either side alone, and others."""
+        scopes = [source.scope for source in sources]
+        pairs, filters, others = list[Pair](), (list[Bound](), list[Bound]()), list[exp.Expr]()
+        on = join.args.get("on")
+        found = [*(terms(on) if on is not None else ()), *(self._pairs(*sources) if join.kind == "CROSS" else ())]
+        self._terms = [term for term in self._terms if all(term is not each for each in found)]
+        for term in found:
             self._places.no_select(term)
-            sides = self._side(term, scopes)
-            if sides is not None:
-                filters[sides].append(Binder(scopes[sides]).condition(term))
+            side = self._side(term, scopes)
+            if side is not None:
+                filters[side].append(Binder(scopes[side]).condition(term))
                 continue
-            if isinstance(term, exp.EQ):
-                places = self._side(term.this, scopes), self._side(term.expression, scopes)
-                if set(places) == {0, 1}:
-                    parts = (term.this, term.expression) if places == (0, 1) else (term.expression, term.this)
-                    pairs.append(self._pair(term, parts, scopes))
-                    continue
-            self._places.refuse(term, f"{term.sql(dialect='spark')} is no equality between the two tables",
-                                "Move it to WHERE, if the join is no LEFT JOIN.")  # fmt: skip
-        if not pairs:
-            self._places.refuse(join, "the JOIN has no equality between the two tables", "Write ON a.x = b.x.")
-        return pairs, filters
+            places = (
+                [self._side(each, scopes) for each in (term.this, term.expression)] if isinstance(term, exp.EQ) else []
+            )
+            if set(places) == {0, 1}:
+                parts = (term.this, term.expression)[:: 1 if places[0] == 0 else -1]
+                pairs.append(self._equal(term, *(Binder(s).bind(p) for s, p in zip(scopes, parts, strict=True))))
+            else:
+                others.append(term)
+        return pairs, filters, others
 
-    def _pair(self, node: exp.EQ, parts: tuple[exp.Expr, exp.Expr], scopes: Sequence[Scope]) -> tuple[Bound, Bound]:
-        bound = [Binder(scope).bind(part) for scope, part in zip(scopes, parts, strict=True)]
-        if bound[0].type != bound[1].type:
-            self._places.refuse(node, f"{bound[0].type} is joined with {bound[1].type}", "CAST one of them.")
-        return bound[0], bound[1]
+    def _equal(self, node: exp.Expr, one: Bound, other: Bound) -> Pair:
+        if one.type != other.type:
+            self._places.refuse(node, f"{one.type} is compared with {other.type}", "CAST one of them.")
+        return one, other
 
     def _side(self, node: exp.Expr, scopes: Sequence[Scope]) -> int | None:
         """Return of which table alone an expression speaks; None: of both."""
@@ -245,7 +405,27 @@ def select_of(made: Sequence[tuple[str, Bound]], where: Bound | None, names: Seq
     return Select(sql, columns)
 
 
-def _terms(node: exp.Expr) -> list[exp.Expr]:
-    """Return the conditions that AND joins."""
-    node = node.unnest()
-    return [*_terms(node.this), *_terms(node.expression)] if isinstance(node, exp.And) else [node]
+def _alone(source: Source) -> Joined:
+    return Joined((Side(source.name, Select("", ())),), source.scope)
+
+
+def _where(key: Bound, conditions: Sequence[Bound]) -> Bound:
+    """Return a key that is NULL, which nothing equals, where conditions are not true."""
+    test = all_of(conditions)
+    return key if test is None else Bound(exp.case().when(test.node, key.node).else_(exp.null()), key.type)
+
+
+def _null_safe(one: Bound, other: Bound) -> list[Pair]:
+    """Return what is equal in pairs where both are equal, or both NULL."""
+    value = cast(exp.Literal.string(NO_VALUE.get(one.type, "0")), one.type)
+    if one.type == "BOOLEAN":
+        value = exp.false()
+    pairs = [tuple(Bound(exp.Coalesce(this=each.node, expressions=[value]), each.type) for each in (one, other))]
+    pairs.append(tuple(Bound(exp.paren(each.node.is_(exp.null())), "BOOLEAN") for each in (one, other)))
+    return [(first, second) for first, second in pairs]
+
+
+def _over_rows(shown: list[str], by: Sequence[str] = ()) -> exp.Select:
+    """Return a SELECT over the relation `rows`, or over groups of them."""
+    made = exp.select(*shown).from_("rows")
+    return made.group_by(*by) if by else made

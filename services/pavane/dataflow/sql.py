@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlglot import exp
@@ -12,9 +12,11 @@ from sqlglot.errors import ParseError, SqlglotError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from pavane.dataflow.expressions import Places, column_type
+from pavane.dataflow.plan import Plan
 from pavane.dataflow.ports import DIFF, TIME, Column, Format, Mode, Script, SqlError, SqlView, Table
 from pavane.dataflow.reading import statements_of, tokens_of
 from pavane.dataflow.select import Planner
+from pavane.dataflow.sources import Plain, Relation
 from pavane.dataflow.surface import check_arguments, check_nodes
 
 SCRIPT_BYTES_MAX = 65_536
@@ -22,6 +24,7 @@ TABLES_MAX = 32
 VIEWS_MAX = 32
 COLUMNS_MAX = 512
 PARTITIONS_MAX = 1024
+VIEW_FORM = "Write CREATE MATERIALIZED VIEW NAME AS SELECT …."
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 OPTIONS = ("partitions", "format", "mode", "diff", "key")
 RAW = {"header": "BIGINT", "data": "BINARY"}
@@ -42,6 +45,7 @@ def checked(text: str, statements: Iterable[tuple[int, exp.Expr]]) -> Script:
     places = Places(text)
     tables: dict[str, Table] = {}
     views: dict[str, SqlView] = {}
+    plain: dict[str, Plain] = {}
     for start, statement in statements:
         places.start = start
         if not isinstance(statement, exp.Create) or statement.kind not in ("TABLE", "VIEW"):
@@ -52,16 +56,18 @@ def checked(text: str, statements: Iterable[tuple[int, exp.Expr]]) -> Script:
             )
         check_arguments(statement, places)
         name = _name(statement, places)
-        if name.lower() in tables or name.lower() in views:
+        if name.lower() in {**tables, **views, **plain}:
             places.refuse(statement.this, f"{name} is created twice")
         if statement.kind == "TABLE":
             tables[name.lower()] = _table(statement, name, places)
+        elif statement.args.get("properties") is None:
+            plain[name.lower()] = _plain(statement, name, {**tables, **views, **plain}, places)
         else:
-            views[name.lower()] = _view(statement, name, {**tables, **views}, places)
+            views[name.lower()] = _view(statement, name, {**tables, **views, **plain}, places)
         check_nodes(statement, places)
     if not views:
         raise SqlError(1, 1, "the script has no view", "Add CREATE MATERIALIZED VIEW name AS SELECT ….")
-    if len(tables) > TABLES_MAX or len(views) > VIEWS_MAX:
+    if len(tables) > TABLES_MAX or len(views) + len(plain) > VIEWS_MAX:
         raise SqlError(1, 1, f"a script has up to {TABLES_MAX} tables and {VIEWS_MAX} views", "Make several.")
     return Script(tuple(tables.values()), tuple(views.values()))
 
@@ -188,16 +194,26 @@ def _partitions(statement: exp.Create, text: str | None, places: Places) -> tupl
     return tuple(sorted(found))
 
 
-def _view(statement: exp.Create, name: str, tables: dict[str, Table | SqlView], places: Places) -> SqlView:
-    properties = statement.args.get("properties")
-    parts = properties.expressions if properties is not None else []
-    if [type(part) for part in parts] != [exp.MaterializedProperty] or isinstance(statement.this, exp.Schema):
-        places.refuse(
-            statement.this, f"view {name} is not of the known form", "Write CREATE MATERIALIZED VIEW NAME AS SELECT …."
-        )
+def _plain(statement: exp.Create, name: str, tables: Mapping[str, Relation], places: Places) -> Plain:
+    _, columns, _ = _planned(statement, name, tables, places)
+    return Plain(name, columns, statement.expression, tables)
+
+
+def _view(statement: exp.Create, name: str, tables: Mapping[str, Relation], places: Places) -> SqlView:
+    properties = statement.args["properties"]
+    if [type(part) for part in properties.expressions] != [exp.MaterializedProperty]:
+        places.refuse(statement.this, f"view {name} is not of the known form", VIEW_FORM)
+    plan, columns, used = _planned(statement, name, tables, places)
+    return SqlView(name, statement.expression.sql(dialect="spark"), columns, used, plan.encode())
+
+
+def _planned(
+    statement: exp.Create, name: str, tables: Mapping[str, Relation], places: Places
+) -> tuple[Plan, tuple[Column, ...], tuple[str, ...]]:
+    if isinstance(statement.this, exp.Schema) or statement.expression is None:
+        places.refuse(statement.this, f"view {name} is not of the known form", VIEW_FORM)
     try:
-        plan, columns, used = Planner(tables, places).plan(statement.expression)
+        return Planner(tables, places).plan(statement.expression.copy())
     except (RecursionError, SqlglotError):  # the parser makes a TokenError of the first
         what = f"view {name} is nested too deeply for an engine to read"
         places.refuse(statement.this, what, "write IN (…) for many OR, or several views")
-    return SqlView(name, statement.expression.sql(dialect="spark"), columns, used, plan.encode())

@@ -33,9 +33,22 @@ READ: Mapping[type[exp.Expr], frozenset[str]] = {
     exp.Var: _THIS,
     # SELECT and its clauses
     exp.Select: frozenset(
-        {"with_", "expressions", "from_", "joins", "where", "group", "having", "distinct", "order", "limit", "offset"}
+        {
+            "with_",
+            "expressions",
+            "from_",
+            "joins",
+            "where",
+            "group",
+            "having",
+            "qualify",
+            "distinct",
+            "order",
+            "limit",
+            "offset",
+        }
     ),
-    exp.Union: frozenset({"this", "expression", "distinct", "with_"}),
+    **dict.fromkeys((exp.Union, exp.Intersect, exp.Except), frozenset({"this", "expression", "distinct", "with_"})),
     exp.Subquery: frozenset({"this", "alias"}),
     exp.With: _LIST,
     exp.CTE: frozenset({"this", "alias"}),
@@ -45,7 +58,7 @@ READ: Mapping[type[exp.Expr], frozenset[str]] = {
     exp.From: _THIS,
     exp.Join: frozenset({"this", "on", "side", "kind"}),
     exp.Where: _THIS,
-    exp.Group: _LIST,
+    **dict.fromkeys((exp.Group, exp.GroupingSets, exp.Rollup, exp.Cube, exp.Tuple, exp.Grouping), _LIST),
     exp.Having: _THIS,
     exp.Distinct: _LIST,
     exp.Order: _LIST,
@@ -61,6 +74,15 @@ READ: Mapping[type[exp.Expr], frozenset[str]] = {
     exp.Avg: _THIS,
     exp.Min: _THIS,
     exp.Max: _THIS,
+    # windows
+    exp.Window: frozenset({"this", "partition_by", "order", "spec"}),
+    exp.WindowSpec: frozenset({"kind", "start", "start_side", "end", "end_side"}),
+    exp.Qualify: _THIS,
+    exp.RowNumber: _NOTHING,
+    exp.Rank: _NOTHING,
+    exp.DenseRank: _NOTHING,
+    exp.Lag: frozenset({"this", "offset", "default"}),
+    exp.Lead: frozenset({"this", "offset", "default"}),
     # expressions
     exp.Literal: frozenset({"this", "is_string"}),
     exp.Null: _NOTHING,
@@ -74,6 +96,7 @@ READ: Mapping[type[exp.Expr], frozenset[str]] = {
     exp.Or: _PAIR,
     exp.Not: _THIS,
     exp.Is: _PAIR,
+    exp.Exists: _THIS,
     exp.In: frozenset({"this", "expressions", "query"}),
     exp.Between: frozenset({"this", "low", "high"}),
     exp.Like: frozenset({"this", "expression", "negate"}),
@@ -98,6 +121,7 @@ READ: Mapping[type[exp.Expr], frozenset[str]] = {
 
 ALWAYS: Mapping[tuple[type[exp.Expr], str], object] = {
     (exp.Count, "big_int"): True,
+    (exp.Window, "over"): "OVER",
     (exp.Concat, "safe"): True,
     (exp.DPipe, "safe"): True,
     (exp.Div, "safe"): True,

@@ -319,6 +319,56 @@ class First(Front):
         return f"SELECT {self._named}, {tick} AS {TIME}, k AS {DIFF} FROM ({taken})"
 
 
+class Again(Counts):
+    """All rows of touched keys at each of their moments, for a SELECT that is evaluated over one moment's at a time.
+
+    To that SELECT the number of the moment is the time, and each copy of a row a row.
+    """
+
+    def __init__(self, table: str, columns: Sequence[Column], keys: int) -> None:
+        super().__init__(table, columns, self.ALL)
+        self._keys = [f"c{i}" for i in range(keys)]
+        self._names = [f"c{i}" for i in range(len(columns))]
+
+    def moments(self, delta: str) -> str:
+        """SELECT the moments, each with its number `m` and the tick of the next one of its key."""
+        until = f"lead(t) OVER (PARTITION BY {listed(self._keys)} ORDER BY t) AS until"
+        found = f"SELECT *, {until} FROM ({moments(self._keys, delta)})"
+        return f"SELECT *, CAST(row_number() OVER () AS BIGINT) AS m FROM ({found})"
+
+    def counted(self, moments: str, delta: str) -> str:
+        """SELECT how often each row is there at each moment, as `n`."""
+        before = (
+            f"SELECT {listed(self._names)}, n, CAST(-1 AS BIGINT) AS t FROM {of_keys(self.table, self._keys, delta)}"
+        )
+        return (
+            f"SELECT m.m, {listed([f'r.{name}' for name in self._names])}, CAST(sum(r.n) AS BIGINT) AS n "
+            f"FROM {moments} AS m JOIN ({before} UNION ALL BY NAME SELECT * FROM {delta}) AS r "
+            f"ON {same('m', 'r', self._keys)} AND r.t <= m.t GROUP BY ALL HAVING sum(r.n) > 0"
+        )
+
+    def present(self, tick: int) -> str:
+        """SELECT how often each row is there, as of one moment."""
+        return f"SELECT CAST({tick} AS BIGINT) AS m, {listed(self._names)}, n FROM ({self.state.joined()}) WHERE n > 0"
+
+    def copies(self, counted: str) -> str:
+        """SELECT each copy of rows."""
+        return (
+            f"SELECT {self._shown}, m AS {TIME}, CAST(1 AS BIGINT) AS {DIFF} "
+            f"FROM (SELECT *, unnest(range(n)) FROM {counted})"
+        )
+
+    def changes(self, found: str, moments: str) -> str:
+        """SELECT the updates that follow from what a SELECT made of the copies."""
+        taken = f"SELECT * EXCLUDE ({TIME}, {DIFF}), {TIME} AS m FROM {found}"
+        rows = f"WITH found AS MATERIALIZED ({taken})"
+        return " UNION ALL ".join(
+            f"({rows} SELECT f.* EXCLUDE (m), o.{tick} AS {TIME}, CAST({diff} AS BIGINT) AS {DIFF} FROM found AS f "
+            f"JOIN {moments} AS o ON f.m = o.m WHERE o.{tick} >= 0)"
+            for tick, diff in (("t", 1), ("until", -1))
+        )
+
+
 Beside = Doubles | Extreme
 """What is kept of an aggregate beside counts and sums."""
 

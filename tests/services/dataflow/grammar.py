@@ -219,7 +219,7 @@ class Grammar:
             width = min(len(one[1]), len(other[1]))
             kinds = [kind for _, kind in one[1]][:width]
             both = [self._retyped(text, columns, kinds) for text, columns in (one, other)]
-            text = f"{both[0]} UNION {self.random.choice(('', 'ALL '))}{both[1]}"
+            text = f"{both[0]} {self.random.choice(('UNION', 'UNION ALL', 'INTERSECT', 'EXCEPT'))} {both[1]}"
             return Query(text, text)
         text, columns = self._selected("all")
         if shape < 0.3:
@@ -250,10 +250,12 @@ class Grammar:
                 inner, columns = self._selected("nested")
                 return f"WITH w AS ({inner}) ", "w", columns
             case _:
-                left = self.random.choice(("JOIN", "LEFT JOIN"))
+                left = self.random.choice(("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"))
                 on = [
                     self.random.choice(("k = k2", "c = c2", "d = d2", "x = x2", "day = day2", "upper(k) = upper(k2)"))
                 ]
+                if self.random.random() < 0.1:
+                    return "", "t CROSS JOIN (SELECT count(*) AS z FROM u) AS q", [*T_COLUMNS, ("z", "N")]
                 if self.random.random() < 0.4:
                     on.append(Expressions(self.random, U_COLUMNS)._b(1) if self.random.random() < 0.7 else "c2 = id")
                 return "", f"t {left} u ON {' AND '.join(on)}", T_COLUMNS + U_COLUMNS
@@ -271,7 +273,12 @@ class Grammar:
             return self._grouped(made, with_, source, where)
         kinds = [made.kind() for _ in range(self.random.randrange(1, 5))]
         columns = [(f"o{place}", each) for place, each in enumerate(kinds)]
-        shown = ", ".join(f"{made.of(each, depth)} AS {name}" for name, each in columns)
+        texts = [f"{made.of(each, depth)} AS {name}" for name, each in columns]
+        if self.random.random() < 0.25:
+            text, of = self._window(made)
+            columns.append(("win", of))
+            texts.append(f"{text} AS win")
+        shown = ", ".join(texts)
         distinct = self.random.choice(("", "", "DISTINCT "))
         return f"{with_}SELECT {distinct}{shown} FROM {source}{where}", columns
 
@@ -279,7 +286,51 @@ class Grammar:
         if self.random.random() < 0.2:
             name = self.random.choice(("S", "T"))
             return f"{made.of(name, 1)} IN (SELECT {'k2' if name == 'S' else 'day2'} FROM u) AND {made.of('B', 1)}"
+        if self.random.random() < 0.3:
+            return f"{self._looked_up(made)} {self.random.choice(('AND', 'OR'))} {made.of('B', 1)}"
         return made.of("B", 3)
+
+    def _looked_up(self, made: Expressions) -> str:
+        """Return a condition with a SELECT in it, which names columns from around it."""
+        inner = "FROM (SELECT k2 AS ki, c2 AS ci, d2 AS di, day2 AS dayi FROM u) AS s"
+        equal = f"ki = {made.of('S', 1)}"
+        no = self.random.choice(("", "NOT "))
+        match self.random.randrange(6):
+            case 0:
+                return f"{no}EXISTS (SELECT 1 {inner} WHERE {equal})"
+            case 1:
+                return f"{no}EXISTS (SELECT 1 {inner} WHERE {equal} AND ci <> {made.small(0)})"
+            case 2:
+                return f"{no}EXISTS (SELECT 1 {inner} WHERE ci > {self.random.randrange(8)}L)"
+            case 3:
+                where = self.random.choice(("", " WHERE ci > 100L", f" WHERE {equal}", " WHERE ci IS NOT NULL"))
+                return f"({made.small(1)} {no}IN (SELECT ci {inner}{where}))"
+            case 4:
+                return (
+                    f"({made.small(1)} > (SELECT {self.random.choice(('max(ci)', 'count(*)'))} {inner} WHERE {equal}))"
+                )
+            case _:
+                return f"({made.of('T', 1)} <= (SELECT {self.random.choice(('max', 'min'))}(dayi) {inner}))"
+
+    def _window(self, made: Expressions) -> tuple[str, str]:
+        """Return a window function in which no two rows that differ are equal, and its type."""
+        by = f"PARTITION BY {made.of(self.random.choice('SBT'), 1)} " if self.random.random() < 0.8 else ""
+        whole = ", ".join(f"{name} {self.random.choice(('DESC', 'ASC'))} NULLS FIRST" for name, _ in made.columns)
+        kind = made.kind()
+        frame = self.random.choice(("", " ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING", " ROWS UNBOUNDED PRECEDING"))
+        return self.random.choice(
+            (
+                (f"row_number() OVER ({by}ORDER BY {whole})", "N"),
+                (f"rank() OVER ({by}ORDER BY {made.of(kind, 1)} DESC)", "N"),
+                (f"dense_rank() OVER ({by}ORDER BY {made.of(kind, 1)})", "N"),
+                (f"lag({made.of(kind, 1)}) OVER ({by}ORDER BY {whole})", kind),
+                (f"lead({made.of(kind, 1)}, 2) OVER ({by}ORDER BY {whole})", kind),
+                (f"sum({made.small(1)}) OVER ({by}ORDER BY {whole}{frame})", "N"),
+                (f"count({made.of(kind, 1)}) OVER ({by}ORDER BY {made.of('S', 1)})", "N"),
+                (f"min({made.of(kind, 1)}) OVER ({by}ORDER BY {whole}{frame})", kind),
+                (f"max({made.of(kind, 1)}) OVER ({by.rstrip()})", kind),
+            )
+        )
 
     def _grouped(self, made: Expressions, with_: str, source: str, where: str) -> tuple[str, Columns]:
         keys = [(f"o{place}", made.kind()) for place in range(self.random.randrange(3))]
@@ -291,6 +342,8 @@ class Grammar:
             columns.append((f"a{place}", kind))
             shown.append(f"{text} AS a{place}")
         group = f" GROUP BY {', '.join(texts)}" if texts else ""
+        if len(set(texts)) == len(texts) > 0 and self.random.random() < 0.2:
+            group = f" GROUP BY {self.random.choice(('ROLLUP', 'CUBE'))}({', '.join(texts)})"
         having = f" HAVING {self._having(made)}" if self.random.random() < 0.3 else ""
         return f"{with_}SELECT {', '.join(shown)} FROM {source}{where}{group}{having}", columns
 
@@ -381,7 +434,7 @@ class Case:
     contents: tuple[dict[str, Counter[Row]], ...]
 
 
-REFUSED = ("digits, DECIMAL has 38", "is no equality between the two tables")
+REFUSED = ("digits, DECIMAL has 38", "is no equality between the two tables", "beside grouping sets")
 """Why a query of the grammar may be refused: no other reasons."""
 
 
