@@ -17,6 +17,8 @@ from pavane.dataflow.windows import Beyond, rebased
 LIMIT_MAX = 10_000
 INNER_MAX = 64
 """Inner SELECTs of a view and joins beyond its first: each keeps rows."""
+AGGREGATES_MAX = 100
+"""Of one SELECT: each is some columns of a statement and, of min, max and doubles, a table of state."""
 SETS = (exp.GroupingSets, exp.Rollup, exp.Cube)
 SETS_MAX = 64
 """Grouping sets of a SELECT: each is a plan of its own, and keeps its groups."""
@@ -408,6 +410,8 @@ class _Grouping:
             return None
         known = self._aggregates.get(node)
         if known is None:
+            if len(self._aggregates) == AGGREGATES_MAX:
+                self._places.refuse(node, f"a SELECT has more than {AGGREGATES_MAX} aggregates", "Make several views.")
             known = self._aggregates[node] = len(self._aggregates), self._aggregate(node)
         number, aggregate = known
         return Bound(exp.column(f"c{len(self._keys) + number}"), aggregate.type)

@@ -69,6 +69,11 @@ def test_equal_queries_have_equal_plans() -> None:
         ("SELECT count(DISTINCT id) OVER () AS s FROM orders", 8, "is no window function here. Known: ROW_NUMBER"),
         ("SELECT id FROM orders WHERE rank() OVER (ORDER BY id) = 1", 29, "is not supported. Known"),
         ("SELECT count(*) AS n FROM orders HAVING sum(count(*)) OVER () > 1", None, "stands in SELECT and QUALIFY"),
+        (
+            f"SELECT {', '.join(f'sum(id + {i}) AS c{i}' for i in range(101))} FROM orders",
+            None,
+            "more than 100 aggregates",
+        ),
         ("SELECT id FROM orders QUALIFY id > 1", 31, "is about window functions, and there is none"),
         ("SELECT customer, cents FROM orders GROUP BY customer", 18, "column cents is neither grouped nor aggregated"),
         ("SELECT count(*) FROM orders", 8, "COUNT(*) has no name. Write AS NAME"),
