@@ -99,6 +99,11 @@ class Sources:
         self._terms = terms(where.this) if where is not None else []
         source, joined = self._source(self._select.args["from_"].this), None
         joins = list(self._select.args.get("joins") or ())
+        crossed = [join for join in joins if join.kind == "CROSS"]
+        for join in joins[joins.index(crossed[0]) :] if crossed else ():
+            if join.side in ("RIGHT", "FULL"):
+                instead = "Write it as an inner SELECT: FROM a, (SELECT …) b."
+                self._places.refuse(join, f"{join.side} JOIN behind a comma or CROSS JOIN", instead)
         while joins:
             source = self._result(joined) if joined is not None else source
             joined = self._join(*self._next(joins, source))

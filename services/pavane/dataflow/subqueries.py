@@ -105,7 +105,7 @@ def taken(query: exp.Expr, value: exp.Expr | None, columns: Columns, places: Pla
     number = 0
     for term, free in mixed:
         places.no_select(term)
-        foreign = {id(each) for each in free}
+        foreign, held = {id(each) for each in free}, exp.Paren(this=term)
         for column in list(term.find_all(exp.Column)):
             if id(column) in foreign:
                 column.replace(exp.column(f"r{len(found.named)}", table="o"))
@@ -114,7 +114,7 @@ def taken(query: exp.Expr, value: exp.Expr | None, columns: Columns, places: Pla
                 shown.append(exp.alias_(column.copy(), f"i{number}"))
                 column.replace(exp.column(f"i{number}", table="r"))
                 number += 1
-        found.others.append(term)
+        found.others.append(held)
     made.set("where", exp.Where(this=exp.and_(*rest, copy=False)) if rest else None)
     made.set("distinct", None)
     made.set("expressions", [*shown, exp.alias_(exp.Literal.number(1), ONE)])
@@ -141,9 +141,8 @@ def _alias(name: str) -> exp.TableAlias:
 
 def of_nothing(value: exp.Expr) -> exp.Expr | None:
     """Return what an expression of aggregates is over no rows; None: NULL."""
-    if value.find(exp.Count) is None:
-        return None
-    return value.unalias().copy().transform(_none)
+    only = isinstance(value, exp.AggFunc) and not isinstance(value, exp.Count)
+    return None if only else value.copy().transform(_none)
 
 
 def _none(node: exp.Expr) -> exp.Expr:

@@ -34,6 +34,8 @@ SELECT o.customer, sum(o.cents) AS total FROM orders o WHERE o.cents >= (SELECT 
   p.customer = o.customer) GROUP BY o.customer;
 SELECT id FROM orders WHERE EXISTS (SELECT count(*) AS n FROM customers) AND customer IN (SELECT city FROM customers
   GROUP BY city HAVING count(*) > 1);
+SELECT id, (SELECT coalesce(sum(limit_cents), 0) FROM customers WHERE name = customer) AS total FROM orders o
+  WHERE NOT EXISTS (SELECT 1 FROM customers WHERE o.paid);
 -- Joins.
 SELECT o.id, c.city FROM orders o RIGHT JOIN customers c ON o.customer = c.name AND o.paid;
 SELECT o.id, c.city, c.name FROM orders o FULL JOIN customers c ON o.customer = c.name AND o.cents > 20 AND
