@@ -129,6 +129,7 @@ def test_the_default_install_is_the_command_line_and_the_client(default: Run) ->
         ("swim member", "services"),
         ("api", "api"),
         ("sql check x", "dataflow"),
+        ("sql explain x", "dataflow"),
     ):
         failed = run("pavane", *words.split())
         assert (failed.returncode, failed.stderr[:8]) == (1, "pavane: "), (words, failed.stderr)

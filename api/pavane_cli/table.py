@@ -153,6 +153,7 @@ COMMANDS: dict[str, dict[str, Branch | Command]] = {
             "SQL over the log, kept up to date: check and run a script, query and follow its views.", "dataflow"
         ),
         "sql check": Command("sql_views:check", "revenue.sql"),
+        "sql explain": Command("sql_views:explain", "revenue.sql"),
         "sql run": Command("sql_views:run_script", "ledger revenue.sql --ticks 2 -p 3"),
         "sql replica": Command("sql_replica:replica", "ledger --ticks 2 -p 3 --listen 127.0.0.1:7071"),
         "sql query": Command("sql_views:query", "compute/main 'SELECT * FROM revenue'"),

@@ -1,4 +1,4 @@
-"""``pavane sql check|run|query|follow``: a script's views, kept in the log and read from it."""
+"""``pavane sql check|explain|run|query|follow``: a script's views, kept in the log and read from it."""
 
 import asyncio
 import json
@@ -19,6 +19,7 @@ from pavane.dataflow.confined import Confined
 from pavane.dataflow.controlling import Controller
 from pavane.dataflow.entries import EntryError
 from pavane.dataflow.evaluating import QueryError
+from pavane.dataflow.explaining import explained
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, SqlError
@@ -58,6 +59,12 @@ def check(script: ScriptFile) -> None:
     """Check a script without running it, and print its views and their columns."""
     for view in _parsed(script).views:
         output.say(f"{view.name}: {', '.join(f'{column.name} {column.type}' for column in view.columns)}")
+
+
+def explain(script: ScriptFile) -> None:
+    """Print how each view of a script is kept up to date: its steps, and what each of them remembers."""
+    for view in _parsed(script).views:
+        output.say("\n".join(explained(view)))
 
 
 @reaching

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 from pavane.dataflow.evaluating import QueryError
+from pavane.dataflow.explaining import explained
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Column, Format, Mode, SqlError
 from pavane.dataflow.querying import Query
@@ -270,3 +271,22 @@ def test_what_is_wide_or_in_a_text_is_not_deep(columns: str) -> None:
 def test_lines_are_counted_over_all_statements() -> None:
     with pytest.raises(SqlError, match=r"^line 4, column 6: a script has tables and views"):
         parse(f"{TABLES}SHOW TABLES")
+
+
+def test_a_script_is_explained() -> None:
+    found = explained(
+        parse(
+            f"""{TABLES}CREATE MATERIALIZED VIEW v AS SELECT o.customer, max(o.cents) AS most,
+            rank() OVER (ORDER BY count(*)) AS r FROM orders o JOIN names n ON o.id = n.id
+            WHERE EXISTS (SELECT 1 FROM names WHERE id = o.cents) GROUP BY o.customer"""
+        ).views[0]
+    )
+    assert found[0] == "  #1: join of orders and names by 1 key: keeps the rows of both (rule 3)"
+    assert (
+        "  #3: rows of #2, one by one: keeps nothing (rule 1); different rows: keeps how often each is there (rule 2)"
+        in found
+    )
+    groups = "groups by 1 key: keeps a row of sums for each group (rule 2), and values for max (rule 3)"
+    assert f"  #4: join of #1 and #3 by 1 key: keeps the rows of both (rule 3); {groups}" in found
+    assert "  #5: windows over #4 by 1 key: keeps its rows, looks at whole partitions (rule 3)" in found
+    assert found[-1] == "v: rows of #5, one by one: keeps nothing (rule 1)"
