@@ -18,6 +18,8 @@ from pavane.dataflow.ports import Column
 
 INPUT = "input"
 VERSION = 3
+WITH_WINDOWS = 4
+"""The version of plans that have SELECTs over all rows of a key; others are what they were."""
 
 
 class PlanError(Exception):
@@ -124,14 +126,16 @@ class Plan:
 
     def encode(self) -> bytes:
         """Return canonical JSON."""
-        return json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":")).encode()
+        parts = (part for plan in (self, *(each.plan for each in self.inner)) for part in plan.union or (plan,))
+        version = WITH_WINDOWS if any(part.keys and len(part.sides) == 1 for part in parts) else VERSION
+        return json.dumps({"version": version, **asdict(self)}, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Read what `encode` wrote. Raises `PlanError`."""
         held = json.loads(data)
-        if held.pop("version", None) != VERSION:
-            raise PlanError(f"the plan is not of version {VERSION}: use the version of Pavane that made it")
+        if held.pop("version", None) not in (VERSION, WITH_WINDOWS):
+            raise PlanError(f"the plan is not of version {VERSION} or {WITH_WINDOWS}: use the version of Pavane that made it")
         return cls._decoded(held)
 
     @classmethod
