@@ -135,7 +135,9 @@ class Plan:
         """Read what `encode` wrote. Raises `PlanError`."""
         held = json.loads(data)
         if held.pop("version", None) not in (VERSION, WITH_WINDOWS):
-            raise PlanError(f"the plan is not of version {VERSION} or {WITH_WINDOWS}: use the version of Pavane that made it")
+            raise PlanError(
+                f"the plan is not of version {VERSION} or {WITH_WINDOWS}: use the version of Pavane that made it"
+            )
         return cls._decoded(held)
 
     @classmethod

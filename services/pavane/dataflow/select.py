@@ -86,7 +86,13 @@ class Planner:
         ]
         if not sets:
             return made[0]
-        return Plan((), len(made[0][1]), union=tuple(plan for plan, _ in made)), made[0][1]
+        (first, columns), parts = made[0], tuple(replace(plan, distinct=False, top=None) for plan, _ in made)
+        whole = Plan((), len(columns), union=parts)
+        if not first.distinct and first.top is None:
+            return whole, columns
+        rows = (first.final or first.sides[0].select).columns  # the view's, and others for the order
+        side = Side(self._add(replace(whole, width=len(rows)), rows).name, select_of(_passed(rows), None))
+        return Plan((side,), len(columns), distinct=first.distinct, top=first.top), columns
 
     def _over(
         self, select: exp.Select, joined: Joined, condition: Bound | None, grouping: _Grouping
@@ -258,12 +264,7 @@ def grouping_sets(select: exp.Select, places: Places) -> list[tuple[exp.Expr, ..
     group = select.args.get("group")
     if group is None or not any(isinstance(each, SETS) for each in group.expressions):
         return []
-    for name in ("distinct", "limit", "qualify"):
-        if select.args.get(name) is not None:
-            places.refuse(
-                select.args[name], f"{name.upper()} beside grouping sets", "Write it around: FROM (SELECT …) x."
-            )
-    for window in windows(*select.expressions, select.args.get("having")):
+    for window in windows(*select.expressions, *(select.args.get(name) for name in ("having", "order", "qualify"))):
         places.refuse(window, "a window function beside grouping sets", "Write it around: FROM (SELECT …) x.")
     found = [tuple[exp.Expr, ...]()]
     for each in group.expressions:

@@ -434,7 +434,7 @@ class Case:
     contents: tuple[dict[str, Counter[Row]], ...]
 
 
-REFUSED = ("digits, DECIMAL has 38", "is no equality between the two tables", "beside grouping sets")
+REFUSED = ("digits, DECIMAL has 38", "is no equality between the two tables")
 """Why a query of the grammar may be refused: no other reasons."""
 
 

@@ -76,6 +76,8 @@ SELECT c.city, o.day, count(*) + grouping(c.city) AS n FROM orders o JOIN custom
   ON o.customer = c.name GROUP BY CUBE(c.city, o.day) HAVING count(*) > 0;
 SELECT customer, day, count(*) AS n FROM orders GROUP BY paid, GROUPING SETS ((customer, day), (day), ())
   HAVING count(*) > 0;
+SELECT DISTINCT customer, count(*) AS n FROM orders GROUP BY ROLLUP(customer, day) HAVING count(*) > 0
+  ORDER BY n DESC, customer LIMIT 3;
 """
 SHAPES = [text.strip() for text in re.sub("--.*", "", QUERIES).split(";") if text.strip()]
 
