@@ -25,6 +25,9 @@ SETS_MAX = 64
 NAMES = {exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max"}
 
 
+_Set = tuple[Sequence[exp.Expr], Sequence[exp.Expr]]
+
+
 class Planner:
     """Makes the plan of one SELECT, or of a UNION, over tables of a script and the views before it."""
 
@@ -78,12 +81,10 @@ class Planner:
             for each in select.args["distinct"].expressions:
                 self._places.refuse(each, "DISTINCT takes no list here", "Write SELECT DISTINCT a, b.")
         keys = list(dict.fromkeys(key for each in sets for key in each))
-        made = [
-            self._over(
-                select, joined, condition, _Grouping(select, joined.scope, self._places, self._scalar(tables), of)
-            )
-            for of in ([(each, keys) for each in sets] or [None])
-        ]
+        wanted: list[_Set | None] = [(each, keys) for each in sets] or [None]
+        scalar = self._scalar(tables)
+        groupings = [_Grouping(select, joined.scope, self._places, scalar, each) for each in wanted]
+        made = [self._over(select, joined, condition, each) for each in groupings]
         if not sets:
             return made[0]
         (first, columns), parts = made[0], tuple(replace(plan, distinct=False, top=None) for plan, _ in made)
@@ -313,7 +314,7 @@ class _Grouping:
         scope: Scope,
         places: Places,
         scalar: Callable[[exp.Expr], Inner],
-        sets: tuple[Sequence[exp.Expr], Sequence[exp.Expr]] | None = None,
+        sets: _Set | None = None,
     ) -> None:
         """`sets` are the keys of one grouping set, and of all."""
         self._places = places

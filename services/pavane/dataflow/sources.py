@@ -154,10 +154,8 @@ class Sources:
             self._places.refuse(node, "FROM has tables, views and inner SELECTs", instead)
         if node.alias.upper() in CLAUSES:
             self._places.refuse(node.args["alias"], f"{node.alias.upper()} is not complete")
-        if isinstance(node, exp.Subquery):
-            alias, relation = node.alias, self._inner(node.this, {})
-        else:
-            alias, relation = node.alias or node.name, self._table(node)
+        alias = node.alias if isinstance(node, exp.Subquery) else node.alias_or_name
+        relation = self._inner(node.this, {}) if isinstance(node, exp.Subquery) else self._table(node)
         if alias.lower() in self._aliases:
             instead = "Give both an alias."
             self._places.refuse(node, f"{alias} is joined with itself" if alias else "two have no name", instead)
@@ -257,7 +255,7 @@ class Sources:
         if must:
             return self._with(first, once, [*pairs, *among], [], left=False)[0]
         found, (mark,) = self._with(first, once, [*pairs, *among], ["one"])
-        there = mark.is_(exp.null()).not_()
+        there: exp.Expr = mark.is_(exp.null()).not_()
         if among:  # it may be neither true nor false
             grouped = self._inner(_over_rows([*by, "count(*) AS n", "count(v) AS c"], by), {"rows": rows})
             source = self._result(found)
@@ -273,7 +271,7 @@ class Sources:
         node.replace(exp.paren(there))
         return found
 
-    def _matching(self, parts: Taken, rows: Relation, first: Source, outer: Sequence[Bound]) -> Relation:
+    def _matching(self, parts: Taken, rows: Inner, first: Source, outer: Sequence[Bound]) -> Inner:
         """Return the rows of an inner SELECT with the values of the outer one of which all conditions are true."""
         named = [*outer, *(Binder(first.scope).bind(each) for each in parts.named)]
         names = [*parts.keys, *(f"r{i}" for i in range(len(parts.named)))]

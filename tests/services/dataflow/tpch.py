@@ -130,8 +130,8 @@ QUERIES = (
         AND l_shipinstruct = 'DELIVER IN PERSON')
       OR (p_partkey = l_partkey AND p_brand = 'Brand#45' AND p_size BETWEEN 1 AND 15)""",
     """SELECT s_name, s_acctbal FROM supplier, nation WHERE s_suppkey IN (
-        SELECT ps_suppkey FROM partsupp WHERE ps_partkey IN (SELECT p_partkey FROM part WHERE p_name LIKE 'green%')
-          AND CAST(ps_availqty AS DOUBLE) > (SELECT 0.5D * CAST(sum(l_quantity) AS DOUBLE) FROM lineitem
+        SELECT ps_suppkey FROM partsupp WHERE ps_partkey IN (SELECT p_partkey FROM part WHERE p_name LIKE '%green%')
+          AND CAST(ps_availqty AS DOUBLE) > (SELECT 0.1D * CAST(sum(l_quantity) AS DOUBLE) FROM lineitem
             WHERE l_partkey = ps_partkey AND l_suppkey = ps_suppkey AND l_shipdate >= DATE '1993-01-01'))
       AND s_nationkey = n_nationkey AND n_name IN ('CANADA', 'GERMANY')""",
     """SELECT s_name, count(*) AS numwait FROM supplier, lineitem l1, orders, nation
