@@ -466,5 +466,5 @@ _HANDLERS: Mapping[type[exp.Expr], str] = {
 
 KNOWN = (
     "+ - * / %, comparisons, AND OR NOT, IS NULL, IN (list), BETWEEN, LIKE, CASE, IF, COALESCE, NULLIF, CAST, ABS, "
-    "UPPER, LOWER, TRIM, LENGTH, SUBSTRING, CONCAT, ||, YEAR, MONTH, DAY"
+    "UPPER, LOWER, TRIM, LENGTH, SUBSTRING, CONCAT, ||, YEAR, MONTH, DAY, DATE '…'"
 )

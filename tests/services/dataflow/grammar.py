@@ -55,7 +55,7 @@ LITERALS: dict[str, Sequence[str]] = {
     "X": ("0.0D", "1.5D", "1e3", "0.1D", "CAST(NULL AS DOUBLE)"),
     "S": ("''", "'a'", "'q''q'", r"'a\nb'", '"ß"', r"'\u00e9'", "'a' 'b'", "CAST(NULL AS STRING)"),
     "B": ("TRUE", "FALSE", "CAST(NULL AS BOOLEAN)"),
-    "T": ("CAST(NULL AS DATE)",),
+    "T": ("CAST(NULL AS DATE)", "DATE '2024-02-29'", "CAST('1900-03-01' AS DATE)"),
     "M": ("CAST(NULL AS TIMESTAMP)",),
 }
 """By type: whole numbers, decimals, doubles, strings, booleans, dates, times."""

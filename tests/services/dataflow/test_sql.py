@@ -77,9 +77,10 @@ def test_equal_queries_have_equal_plans() -> None:
         ),
         (
             "SELECT o.id FROM orders o, names n FULL JOIN names m ON n.id = m.id",
-            47,
+            46,
             "FULL JOIN behind a comma or CROSS",
         ),
+        ("SELECT id, DATE '2026-02-30' AS d FROM orders", 17, "'2026-02-30' is no DATE. Write DATE '2026-12-31'"),
         ("SELECT id FROM orders QUALIFY id > 1", 31, "is about window functions, and there is none"),
         ("SELECT customer, cents FROM orders GROUP BY customer", 18, "column cents is neither grouped nor aggregated"),
         ("SELECT count(*) FROM orders", 8, "COUNT(*) has no name. Write AS NAME"),
