@@ -58,8 +58,8 @@ def answered(spark: SparkSession, made: Script, query: str) -> Counter[Row]:
         spark.createDataFrame(pa.table(arrays, schema=schema)).createOrReplaceTempView(table.name)
     found = spark.sql(query).toArrow()
     schema = arrow_schema(made.views[0].columns)
-    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
-    return Counter(row for row, _, _ in updates_of(table_of(((tuple(row), 0, 1) for row in rows), schema)))
+    answer = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    return Counter(row for row, _, _ in updates_of(table_of(((row, 0, 1) for row in answer), schema)))
 
 
 @pytest.mark.parametrize("number", range(len(QUERIES)), ids=lambda number: f"q{number + 1}")
