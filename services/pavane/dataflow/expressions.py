@@ -66,7 +66,7 @@ class Places:
         """Refuse an expression that has a SELECT in it."""
         inner = node.find(exp.Query)
         if inner is not None:
-            instead = "Join it in FROM, or write WHERE x IN (SELECT …)."
+            instead = "Write it in WHERE, or join it in FROM."
             self.refuse(inner, "a SELECT is no part of an expression here", instead)
 
 
@@ -289,8 +289,7 @@ class Binder:
 
     def _in(self, node: exp.In) -> Bound:
         if node.args.get("query") is not None:
-            instead = "For NOT IN write LEFT JOIN … WHERE b.x IS NULL."
-            self._places.refuse(node, "IN (SELECT …) stands in WHERE, alone or between AND", instead)
+            self._places.no_select(node)
         if not node.expressions:
             self._places.refuse(node, "IN () has no values", "Write IN (x, …), or FALSE.")
         sides, _ = self._alike([node.this, *node.expressions], "IN")

@@ -81,6 +81,11 @@ def test_equal_queries_have_equal_plans() -> None:
             "FULL JOIN behind a comma or CROSS",
         ),
         ("SELECT id, DATE '2026-02-30' AS d FROM orders", 17, "'2026-02-30' is no DATE. Write DATE '2026-12-31'"),
+        (
+            "SELECT id, count(*) AS n FROM orders GROUP BY id HAVING id IN (SELECT id FROM names)",
+            71,
+            "a SELECT is no part of an expression here. Write it in WHERE, or join it in FROM",
+        ),
         ("SELECT id FROM orders QUALIFY id > 1", 31, "is about window functions, and there is none"),
         ("SELECT customer, cents FROM orders GROUP BY customer", 18, "column cents is neither grouped nor aggregated"),
         ("SELECT count(*) FROM orders", 8, "COUNT(*) has no name. Write AS NAME"),
