@@ -13,6 +13,7 @@ import httpx2
 from pavane.runtime.asking import ask
 from pavane.runtime.names import bracketed
 from pavane.runtime.ops import OPS_PORT
+from pavane_api.problems import Unavailable
 from pavane_api.series.catalogue import CATALOGUE, WANTED, Reading, growth, numbers, parse
 from pavane_api.series.store import Place, Point, SeriesStore
 from pavane_operator import kube
@@ -143,7 +144,10 @@ class Collector:
             *(self._point(place, pods, marks.pop(place, ())) for place, pods in by_place.items())
         )
         nothing = [Point(place, (None,) * len(CATALOGUE[place.plural]), tuple(texts)) for place, texts in marks.items()]
-        await self._store.add([*points, *nothing], int(time.time()))
+        try:
+            await self._store.add([*points, *nothing], int(time.time()))
+        except Unavailable as error:
+            _logger.warning("series have a gap: %s", error.detail)
 
     async def _point(self, place: Place, pods: Sequence[_Pod], marks: Iterable[str]) -> Point:
         told = await asyncio.gather(*(self._ask(pod) for pod in pods))

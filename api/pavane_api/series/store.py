@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sqlite3
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
