@@ -24,6 +24,9 @@ async def agree(
     Raises ``OSError`` (``ssl.SSLError``) when the other side cannot, or shows no certificate that counts. Whatever it
     raises, the connection is closed.
     """
+    if writer.transport.is_closing():
+        # asyncio would begin a handshake that nothing ends for a minute: it has told of the end already.
+        raise ConnectionResetError("the connection ended before its handshake")
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit, loop)
     protocol = _Sealed(reader, writer, loop)

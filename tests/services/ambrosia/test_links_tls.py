@@ -1,10 +1,13 @@
 """Mutual TLS on the links of two coordinators, with real sockets and certificates (docs/specs/ambrosia.md 11.7)."""
 
 import asyncio
+import asyncio.sslproto
+import gc
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -225,6 +228,26 @@ async def test_strangers_who_say_nothing_keep_nobody_out_and_are_ended(
         await calls.arrive()
         for _, writer in strangers:
             await close_writer(writer)
+
+
+async def test_of_a_crowd_that_comes_at_once_no_handshake_stays_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would hold a third of a MiB for a minute: who is ended before its handshake must not begin one."""
+    monkeypatch.setattr("pavane.ambrosia.aio.LINK_HELLOS_MAX", 4)
+    alice = Peer(tmp_path, "alice", authority())
+    before = handshakes()
+    async with alice.alive() as one:
+        with ExitStack() as stack:
+            for _ in range(60):  # all of them before the coordinator accepts the first
+                stack.enter_context(socket.create_connection(("127.0.0.1", alice.options.port)))
+            await until(lambda: one.server.links_refused >= 56, "ended, but for those that may stay")
+            assert handshakes() <= before + 4
+
+
+def handshakes() -> int:
+    gc.collect()
+    return sum(isinstance(each, asyncio.sslproto.SSLProtocol) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize("agree", [False, True], ids=["before TLS", "after TLS"])
