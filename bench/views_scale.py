@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,9 @@ EXTREME_GROUPS = 100
 def rows(start: int, stop: int, scale: int) -> pa.Table:
     """Rows of the table; the same numbers are the same rows. Ids meet each group in turn, in no order."""
     ids, values = f"(i * 7919) % {scale}", "(i * 104729) % 1000003"
-    return duckdb.sql(f"SELECT {ids} AS id, {values} AS x FROM range({start}, {stop}) r(i)").to_arrow_table()
+    text = f"SELECT {ids} AS id, {values} AS x FROM range({start}, {stop}) r(i)"
+    with duckdb.connect() as database:
+        return database.sql(text).to_arrow_table()
 
 
 def script(query: str, groups: int) -> Script:
@@ -219,7 +222,7 @@ class Executed(Kept):
             plain_s = seconds(lambda: session.sql(query).toArrow())
             state = engine.open(made)
             flow: Any = state.flow(made.views[0])
-            took_s = seconds(lambda flow=flow: flow.build(start, {}))
+            took_s = seconds(partial(flow.build, start, {}))
             ratios.append(took_s / plain_s)
             output.note(f"Spark: {count:,} rows into {groups:,} groups: {took_s:.1f} s, plain {plain_s:.1f} s")
             if number + 1 < runs:
@@ -287,4 +290,4 @@ def heap_of(session: Any) -> float:
     system, runtime = session._jvm.java.lang.System, session._jvm.java.lang.Runtime.getRuntime()
     for _ in range(2):  # what the first one finalizes the second one takes
         system.gc()
-    return (runtime.totalMemory() - runtime.freeMemory()) / 2**20
+    return float(runtime.totalMemory() - runtime.freeMemory()) / 2**20

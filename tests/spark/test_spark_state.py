@@ -289,6 +289,20 @@ def test_a_death_in_a_checkpoint_costs_no_more_than_the_time_since_the_one_befor
     assert manifest_of(folder) == whole
 
 
+def test_state_of_another_log_is_named_in_one_line(
+    kept: Path, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The runner finds out that ticks differ, and lets its flow forget."""
+    folder, made = tmp_path / "state", script(0)
+    shutil.copytree(kept, folder)
+    with caplog.at_level(logging.INFO), closing(engine_in(folder, spark).open(made)) as opened:
+        opened.flow(made.views[0]).forget()
+        assert opened.flow(made.views[0]).at is None
+    ours = [each.getMessage() for each in caplog.records if each.name.startswith("pavane.")]
+    assert len(ours) == 1
+    assert "view sums, of tick 1, is thrown away" in ours[0]
+
+
 def test_a_checkpoint_of_another_plan_is_not_used(kept: Path, spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "state"
     shutil.copytree(kept, folder)
