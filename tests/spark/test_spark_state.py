@@ -56,12 +56,13 @@ def test_a_view_is_its_query_at_every_tick(shape: str, spark: SparkSession, tmp_
 
 def test_whole_numbers_of_any_size_are_added_up_exactly(spark: SparkSession) -> None:
     values = [-(2**63), 2**63 - 1, -(2**63), -1, 0, 2**22, 2**44 - 1, -(2**44) - 1, None]
-    spark.createDataFrame(
-        pa.table({"x": pa.array(values, pa.int64()), DIFF: [1] * len(values)})
-    ).createOrReplaceTempView("x")
+    diffs = [2, -1, 1, 1, 3, 1, -1, 2**20, 1]
+    rows = pa.table({"x": pa.array(values, pa.int64()), DIFF: pa.array(diffs, pa.int64())})
+    spark.createDataFrame(rows).createOrReplaceTempView("x")
     stage = stages.sums(Group(0, (Aggregate("sum", 0, "BIGINT"),)), [Column("x", "BIGINT")], single=True)
-    ((_, rows, known, total),) = spark.sql(stage.delta("x", times=False)).collect()
-    assert (rows, known, total) == (9, 8, sum(each for each in values if each is not None))
+    ((_, count, known, total),) = spark.sql(stage.delta("x", times=False)).collect()
+    assert (count, known) == (sum(diffs), sum(diffs) - 1)
+    assert total == sum(each * diff for each, diff in zip(values, diffs, strict=True) if each is not None)
 
 
 class Counting:
