@@ -43,11 +43,6 @@ class WaltzClients:
         try:
             pair = data.get("tls.crt", ""), data.get("tls.key", "")
             # Of another uid it is a resource that was deleted and made again: another log.
-            pair = data.get("tls.crt", ""), data.get("tls.key", "")
-            if pair[0]:
-                # Kubernetes has said what the caller may do, so the log takes its pods' own word for it.
-                own = (await self._kube.get(SECRETS, f"{name}-tls", namespace))["data"]
-                pair = base64.b64decode(own["tls.crt"]).decode(), base64.b64decode(own["tls.key"]).decode()
             made_of = (document["metadata"]["uid"], data["servers"], data.get("ca.crt", ""), *pair)
             tls = trusting(made_of[2], *pair) if made_of[2] else None
             log = Waltz(made_of[1].split(), tls=tls, patience=PATIENCE_S)

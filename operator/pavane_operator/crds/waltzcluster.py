@@ -152,10 +152,13 @@ class ClientRight(StrEnum):
     TRIM = "trim"
 
 
+Identity = Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+
+
 class ClientRule(Model):
     """What a client may do in some partitions."""
 
-    identity: Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    identity: Identity
     """Its name, which is the common name of its certificate. Secret `{name}-client` has that of `client`, which
     Coordinators and ComputeClusters use too; any other name gets a Secret `{name}-client-{identity}`."""
     may: list[ClientRight] = Field(min_length=1, max_length=3)
@@ -164,6 +167,19 @@ class ClientRule(Model):
         default=None, min_length=1, max_length=LIST_MAX_ITEMS
     )
     """Where; if absent, in all partitions."""
+
+
+class ClientQuota(Model):
+    """How much a client may ask of each server. What is beyond is refused, with the time after which it may come."""
+
+    identity: Identity
+    """Its name, as in `clients.rights`."""
+    bytes_per_second: Quantity | None = None
+    """Data that it appends; at least 1Ki."""
+    appends_per_second: int | None = Field(default=None, ge=1, le=1_000_000)
+    """How many transactions it appends."""
+    connections: int | None = Field(default=None, ge=1, le=100_000)
+    """How many connections it has. A client has one to each server that it appends to, and one for each feed."""
 
 
 class Clients(Model):
@@ -179,6 +195,13 @@ class Clients(Model):
     )
     """What each client may do; what no rule gives is refused. If absent, all may append and read, and none may trim.
     The control plane does what Kubernetes lets its callers do."""
+    quotas: list[ClientQuota] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=LIST_MAX_ITEMS,
+        json_schema_extra=marked(Mark.POD),
+    )
+    """How much each client may append and connect; whom none names has no limit."""
 
 
 class WaltzClusterSpec(CommonSpec):
@@ -270,6 +293,10 @@ class WaltzClusterSpec(CommonSpec):
                 rule(
                     "!has(self.rights) || self.authentication == 'Certificate'",
                     "clients.rights needs clients.authentication Certificate",
+                ),
+                rule(
+                    "!has(self.quotas) || self.authentication == 'Certificate'",
+                    "clients.quotas needs clients.authentication Certificate",
                 ),
             ),
         ),

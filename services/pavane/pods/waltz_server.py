@@ -146,6 +146,7 @@ class WaltzPod(StagedPod[WaltzRole]):
             storage_tls=self._storage_tls,
             policy=policy,
             rights=Rights(None if rules is None else [Rule(one.identity, one.may, one.partitions) for one in rules]),
+            quotas=config.client_quotas,
         )
         self._judged = self._ours = False
         role = WaltzRole(self._server, settings.generation)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pavane.pods.settings import PodSettings, read_yaml
 from pavane.raft.keys import RaftKeys
 from pavane.runtime.settings import SettingsError
+from pavane.waltz.core.quotas import Quota
 from pavane.waltz.core.rights import Right
 
 SERVER_PORT = 55180
@@ -89,6 +90,9 @@ class WaltzConfig(BaseModel):
 
     client_rights: tuple[ClientRule, ...] | None = None
     """What clients may do by their certificates; ``None``: all but trim. For servers."""
+
+    client_quotas: tuple[Quota, ...] = ()
+    """How much of it. For servers."""
 
     @field_validator("storage")
     @classmethod

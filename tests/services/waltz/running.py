@@ -15,6 +15,7 @@ from pavane.waltz.aio.cluster import ClusterConfig, make_tree
 from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.aio.storage import StorageServer
 from pavane.waltz.aio.stream import Stream
+from pavane.waltz.core.quotas import Quota
 from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.rights import Rights
 from pavane.waltz.server import WaltzServer
@@ -114,11 +115,13 @@ class Log:
         clients: Certificates | None = None,
         rights: Rights | None = None,
         archive: Callable[[], Archive] | None = None,
+        quotas: Sequence[Quota] = (),
     ) -> None:
         self.archive = archive
         self.scrub_pause_s = scrub_pause_s
         self.certificates = certificates
         self.rights = rights
+        self.quotas = quotas
         self.clients = clients
         self.policy = policy
         self.folder = folder
@@ -160,6 +163,7 @@ class Log:
             rights=self.rights,
             archive=self.archive,
             archive_delay_s=ARCHIVE_S,
+            quotas=self.quotas,
         )
         await server.start("127.0.0.1", 0)
         server.allow_writes()
@@ -210,9 +214,11 @@ async def running_log(
     clients: Certificates | None = None,
     rights: Rights | None = None,
     archive: Callable[[], Archive] | None = None,
+    quotas: Sequence[Quota] = (),
 ) -> AsyncIterator[Log]:
     """Run a log until the test is over."""
-    log = Log(folder, partitions, nodes, certificates, metadata, root, policy, scrub_pause_s, clients, rights, archive)
+    served = clients, rights, archive, quotas
+    log = Log(folder, partitions, nodes, certificates, metadata, root, policy, scrub_pause_s, *served)
     await make_tree(log.metadata, log.config)
     try:
         for index in range(nodes):

@@ -153,11 +153,12 @@ class WaltzRenderer(BaseRenderer):
 
 
 def clients(resource: Resource) -> tuple[str, ...]:
-    """Applications by one name, and who has a rule."""
+    """Applications by one name, and who has a rule or a quota."""
     found = _spec(resource).clients
     if found is None or found.authentication is not Authentication.CERTIFICATE:
         return ()
-    return tuple(dict.fromkeys((names.APPLICATION, *(rule.identity for rule in found.rights or ()))))
+    named = [one.identity for one in (*(found.rights or ()), *(found.quotas or ()))]
+    return tuple(dict.fromkeys((names.APPLICATION, *named)))
 
 
 def _spec(resource: Resource) -> WaltzClusterSpec:
@@ -203,9 +204,20 @@ def _retention(spec: WaltzClusterSpec) -> dict[str, Any]:
 
 def _rights(spec: WaltzClusterSpec) -> dict[str, Any]:
     """What servers let clients do."""
-    if spec.clients is None or spec.clients.rights is None:
-        return {}
-    return {"client_rights": [rule.model_dump(mode="json", exclude_none=True) for rule in spec.clients.rights]}
+    found: dict[str, Any] = {}
+    if spec.clients is not None and spec.clients.rights is not None:
+        found["client_rights"] = [rule.model_dump(mode="json", exclude_none=True) for rule in spec.clients.rights]
+    if spec.clients is not None and spec.clients.quotas is not None:
+        found["client_quotas"] = [
+            {
+                "identity": quota.identity,
+                "bytes_per_s": None if quota.bytes_per_second is None else int(parse_quantity(quota.bytes_per_second)),
+                "appends_per_s": quota.appends_per_second,
+                "connections": quota.connections,
+            }
+            for quota in spec.clients.quotas
+        ]
+    return found
 
 
 def _claim(resource: Resource, spec: WaltzClusterSpec, labels: Mapping[str, str]) -> dict[str, Any]:

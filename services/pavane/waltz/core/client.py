@@ -15,6 +15,7 @@ from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.02, 0.2  # between a refusal that may pass and the next try: more each time
+WAIT_SECONDS_MAX = 60.0  # that a server may ask a client to wait; its callers give up before
 TICK_SECONDS = 0.05  # between two looks at what is under way
 SILENCE_SECONDS = 1.0  # without the answer that is due, after which the view is asked for: the owner may be another
 DEAD_SECONDS = 5.0  # without it, after which the connection is given up
@@ -335,7 +336,7 @@ class Appender:
                 self.mount = Mount.ASKING
                 self._asked_at = now
             self._out.append(Refresh())
-        self._wait(now, min(reject.detail / 1000, 1.0) if reject.code is RejectCode.UNAVAILABLE else 0.0)
+        self._wait(now, min(reject.detail / 1000, WAIT_SECONDS_MAX) if reject.code is RejectCode.UNAVAILABLE else 0.0)
 
     def _wait(self, now: float, least: float = 0.0) -> None:
         """Try again, later each time until an append is committed."""

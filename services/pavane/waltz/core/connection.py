@@ -28,6 +28,10 @@ class Connection:
     """Partitions that it may not read: a mount there sends nothing of them."""
     gone: bool = False
     """What it asked for is answered to nobody."""
+    excess: str = ""
+    """Why it is one connection too many."""
+    held_until: float = 0.0
+    """When its client, which understands no refusal, may append again: it is not read until then."""
     waiting: set[int] = field(default_factory=set)
     """Partitions whose queue this connection has filled: it is not read until they have room."""
 

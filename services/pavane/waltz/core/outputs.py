@@ -57,6 +57,11 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """``may_read`` says something else of clients' connections now."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hangup:
     """Close a client's connection."""
 
@@ -169,6 +174,7 @@ Output = (
     | Send
     | Reply
     | Drain
+    | Resume
     | Hangup
     | NextClientId
     | Prefer

@@ -9,8 +9,9 @@ from typing import Any
 
 from pavane.waltz.core.cluster import STEP_S, ClusterView, rewritten
 from pavane.waltz.core.connection import PARKED_MAX, Connection, kind_of
-from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Reply, WriteAssignment
+from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Reply, Resume, WriteAssignment
 from pavane.waltz.core.partition import PARK_S, Partition
+from pavane.waltz.core.quotas import CONNECT_AGAIN_S, Quota, Quotas
 from pavane.waltz.core.reader import Reader
 from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.rights import Right, Rights
@@ -57,6 +58,7 @@ class ServerCore:
         policy: Policy = KEEP_ALL,
         epoch: float = 0.0,
         rights: Rights | None = None,
+        quotas: Sequence[Quota] = (),
     ) -> None:
         self.server_id = server_id
         self.cluster = cluster
@@ -76,6 +78,8 @@ class ServerCore:
         self._rights = rights or Rights()
         self.forbidden = Counter[Right]()
         """Requests that were refused for the lack of a right."""
+        self.quotas = Quotas(quotas)
+        self._held: list[Connection] = []
         self._connections: dict[int, Connection] = {}
         self._up: set[str] = set()
         self._views_asked: dict[tuple[int, int], m.ViewRequest] = {}
@@ -107,6 +111,9 @@ class ServerCore:
             if due is not None and due <= now:
                 reader.tick(now)
         self._tidy()
+        if any(one.held_until <= now for one in self._held):
+            self._held = [one for one in self._held if one.held_until > now]
+            self._out.append(Resume())
         while self._absent and self._absent[0][0] <= now:
             self._absent.popleft()[1].parked -= 1
         if self._step_due is not None and self._step_due <= now:
@@ -119,6 +126,7 @@ class ServerCore:
             self._step_due,
             self._rounds.next_due(),
             self._absent[0][0] if self._absent else None,
+            *[one.held_until for one in self._held],
             *[one.next_due() for some in (self.owned.values(), self.leaving, self._readers()) for one in some],
         )
 
@@ -281,13 +289,16 @@ class ServerCore:
 
     def connected(self, connection: int, version: int, identity: str | None = None) -> None:
         """A client has said Hello; ``identity`` is the name in its certificate."""
-        self._connections[connection] = Connection(connection, version, identity)
+        excess = self.quotas.connect(identity)
+        self._connections[connection] = Connection(connection, version, identity, excess=excess)
 
     def disconnected(self, now: float, connection: int) -> None:
         """A client's connection is gone."""
         known = self._connections.pop(connection, None)
         if known is not None:
             known.gone = True
+            self.quotas.disconnect(known.identity)
+            self._held = [one for one in self._held if one is not known]
             for partition in [*self.owned.values(), *self.leaving]:
                 partition.disconnected(known)
             for reader in self._readers():
@@ -310,7 +321,7 @@ class ServerCore:
     def may_read(self, connection: int) -> bool:
         """Whether more requests of a client are welcome."""
         known = self._connections.get(connection)
-        return known is None or not known.waiting
+        return known is None or not (known.waiting or known in self._held)
 
     def bad_checksum(self, connection: int, reqid: ReqId, kind: int) -> None:
         """The data of an append did not match its CRC; only a client that understands refusals gets here."""
@@ -329,6 +340,10 @@ class ServerCore:
             known.client = reqid.client
         if known.ours and known.client not in (None, reqid.client) and not isinstance(message, m.ViewRequest):
             self._reject(known, reqid, -1, RejectCode.BAD_REQUEST, "a connection belongs to one client id")
+        elif known.excess:
+            if known.ours:
+                self._reject_for(known, reqid, -1, known.excess, CONNECT_AGAIN_S)
+            self._out.append(Hangup(known.id, known.excess))
         elif (
             known.identity is not None
             and (lacks := self._rights.lacking(known.identity, known.version, message)) is not None
@@ -339,6 +354,8 @@ class ServerCore:
                 self._reject(known, reqid, kind_of(message), RejectCode.NOT_PERMITTED, text)
             else:  # it would wait for an answer that no message of its version can give
                 self._out.append(Hangup(known.id, text))
+        elif isinstance(message, (m.AppendIdempotent, m.AppendRequest)) and self._is_refused(now, known, message):
+            pass
         elif isinstance(message, _PARTITION_MESSAGES):
             partition = self.owned.get(reqid.partition)
             if partition is None or partition.stage is PartitionStage.CLOSED:
@@ -469,6 +486,25 @@ class ServerCore:
         count = self.view.first_partitions if request.flags & m.FLAG_KEYS else 0
         view = m.View(request.reqid, self.cluster, self.view.version, count or self._partitions, client, servers)
         self._out.append(Reply(connection.id, view))
+
+    def _is_refused(self, now: float, connection: Connection, message: m.AppendIdempotent | m.AppendRequest) -> bool:
+        """Whether an append is beyond its client's quota. An older client hears nothing of it, and is not heard."""
+        size, held = len(message.data), not connection.ours
+        if (found := self.quotas.append(now, connection.identity, size, held=held)) is None:
+            return False
+        seconds, text = found
+        if connection.ours:
+            self._reject_for(connection, message.reqid, kind_of(message), text, seconds)
+            return True
+        connection.held_until = now + seconds
+        if connection not in self._held:
+            self._held.append(connection)
+        return False
+
+    def _reject_for(self, connection: Connection, reqid: ReqId, kind: int, text: str, seconds: float) -> None:
+        """Refuse for a while, which the client waits."""
+        detail, text = int(seconds * 1000) + 1, f"{text}: again in {seconds:.1f} s"
+        self._out.append(Reply(connection.id, m.Reject(reqid, kind, RejectCode.UNAVAILABLE, detail, -1, text)))
 
     def _reject(self, connection: Connection, reqid: ReqId, kind: int, code: RejectCode, text: str) -> None:
         self._out.append(Reply(connection.id, m.Reject(reqid, kind, code, -1, -1, text)))

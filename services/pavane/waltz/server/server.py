@@ -4,7 +4,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -21,6 +21,7 @@ from pavane.waltz.aio.stream import Stream
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.cluster import ClusterView
 from pavane.waltz.core.partition import Partition
+from pavane.waltz.core.quotas import Quota
 from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.rights import Rights
 from pavane.waltz.core.server import ServerCore, storage_nodes
@@ -63,11 +64,13 @@ class WaltzServer:
         rights: Rights | None = None,
         archive: Callable[[], Archive] | None = None,
         archive_delay_s: float = DELAY_S,
+        quotas: Sequence[Quota] = (),
     ) -> None:
         self.config = config
         self._archive, self._archive_delay_s = archive, archive_delay_s
         self._archiver: Archiver | None = None
         self._rights = rights
+        self._quotas = quotas
         self._policy = policy
         self.metadata = metadata
         self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
@@ -119,6 +122,7 @@ class WaltzServer:
             policy=self._policy,
             epoch=time.time() - self._loop.time(),
             rights=self._rights,
+            quotas=self._quotas,
         )
         self._adapter = CoreAdapter(self.core, self._execute, self._fail)
         await self._listener.start(host, port, self._client_tls)
@@ -181,6 +185,7 @@ class WaltzServer:
             Metric("pavane_waltz_partitions", {}, len(self.core.owned)),
         ]
         lacking = {f"no right to {right}": count for right, count in self.core.forbidden.items()}
+        lacking |= {f"too many {what}": count for what, count in self.core.quotas.refused.items()}
         for why, count in {**refused_by(self._client_tls), **lacking}.items():
             found.append(Metric("pavane_waltz_refused_total", {"reason": why}, count))
         for number, one in sorted(self.core.owned.items()):
@@ -223,6 +228,8 @@ class WaltzServer:
             case o.Drain():
                 if (client := self._clients.get(output.connection)) is not None:
                     client.drain()
+            case o.Resume():
+                self._wake_readers()
             case o.Hangup():
                 if (client := self._clients.get(output.connection)) is not None:
                     client.hang_up(output.reason)
