@@ -85,9 +85,6 @@ BREACHES = {
         "spec", {"encryption": "none", "keyringSecretRef": {"name": "one"}}, of=SWIM_GROUPS
     ),
     "storage.nodes must be odd": Breach("spec.storage.nodes", waltz(storage={"nodes": 2}), of=WALTZ_CLUSTERS),
-    "storage.nodes cannot be changed": Breach(
-        "spec.storage.nodes", waltz(), {"storage": {"nodes": 1}}, of=WALTZ_CLUSTERS
-    ),
     "storage.storageClassName cannot be changed": Breach(
         "spec.storage", waltz(), {"storage": {"storageClassName": "fast"}}, of=WALTZ_CLUSTERS
     ),

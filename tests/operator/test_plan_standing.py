@@ -194,3 +194,19 @@ def test_a_deletion_takes_storage_last(lab: StoreLab) -> None:
     planned = lab.look(pods, children=own)
     assert deleted(planned.actions) == [STORE]
     assert not [action for action in lab.look(pods, children=()).actions], "its pods still run"
+
+
+@pytest.mark.parametrize(("standing", "kept"), [(None, 5), (5, 5), (4, 4), (3, 3), (0, 3)])
+def test_a_set_gets_smaller_when_the_store_counts_on_none_of_the_pods_that_go(
+    lab: StoreLab, standing: int | None, kept: int
+) -> None:
+    """The spec asks for three by now, five are there; while nobody knows what the store counts on, none goes."""
+    children = lab.live()
+    five = next(child for child in children if child.kind == "StatefulSet")
+    five.body["spec"]["replicas"] = 5
+    seen = lab.operator.observe()
+    facts = dataclasses.replace(seen.facts, exchange=None, standing=standing)
+    actions = lab.look(store_pods("of a", "of a", "of a", "of a", "of a"), children=children, facts=facts).actions
+    sets = [each.manifest for each in actions if isinstance(each, ApplyChild) and each.manifest.name == STORE]
+    found = [manifest.body["spec"]["replicas"] for manifest in sets if manifest.kind == "StatefulSet"]
+    assert found == [kept]

@@ -34,6 +34,7 @@ from pavane_operator.crds.waltzcluster import WaltzClusterSpec, WaltzClusterStat
 from pavane_operator.kinds.raft.keys import generated
 from pavane_operator.kinds.waltz.copies import Faults, Told, told_in
 from pavane_operator.kinds.waltz.facts import SET_REPLICAS, SET_ROLLOUT, Registry, facts
+from pavane_operator.kinds.waltz.names import storage_addresses
 from pavane_operator.kinds.waltz.render import WaltzRenderer, clients
 from pavane_operator.plan.model import GENERATION_LABEL, TEMPLATE_ANNOTATION, Child, Manifest, Resource, Writers
 from tests.operator.test_render_raft import DEFAULTS, UID, stored
@@ -353,20 +354,21 @@ def test_replicas_decide_what_is_safe_and_whether_a_node_may_be_replaced() -> No
 
 
 def test_partitions_are_added_while_the_log_runs_and_nothing_is_missed_until_they_open() -> None:
-    found = facts(resource(1, None, partitions=4), registry(numbers={3: 1, 4: 1}, total=2))
+    where: dict[str, Any] = {"storage": tuple(storage_addresses("ledger", "data", 3))}
+    found = facts(resource(1, None, partitions=4), registry(numbers={3: 1, 4: 1}, **where, total=2))
     assert (found.due, found.down, found.safety) == (SET_REPLICAS, None, None)
     assert found.own_status["writable"] == "2/2"
-    told = facts(resource(1, None, partitions=4), registry(numbers={3: 1, 4: 1}, total=4))
+    told = facts(resource(1, None, partitions=4), registry(numbers={3: 1, 4: 1}, **where, total=4))
     assert (told.due, told.down, told.safety) == (None, None, None)
     assert told.own_status["writable"] == "2/4"
     allowed = next(one for one in told.conditions if one.type == "WritesAllowed")
     assert (allowed.status, allowed.message) == (False, "2 of 4 partitions accept appends")
     closed = {**{0: states(9, 9, 9), 1: states(9, 9, 9)}, 2: states(9, 8, 8)}
-    lost = facts(resource(1, None, partitions=4), registry(numbers={3: 1, 4: 1}, total=4, partitions=closed))
+    lost = facts(resource(1, None, partitions=4), registry(numbers={3: 1, 4: 1}, **where, total=4, partitions=closed))
     assert lost.down is not None, "one that was open is missed"
-    for calm in (registry(numbers={3: 1, 4: 1}), registry(numbers={3: 1, 4: 1}, total=2, consistent=False)):
+    for calm in (registry(numbers={3: 1, 4: 1}), registry(numbers={3: 1, 4: 1}, **where, total=2, consistent=False)):
         assert facts(resource(1, None, partitions=4), calm).due is None
-    during = facts(resource(1, 2, partitions=4), registry(numbers={3: 2, 4: 2}, total=2))
+    during = facts(resource(1, 2, partitions=4), registry(numbers={3: 2, 4: 2}, **where, total=2))
     assert (during.due, during.leads) == (None, True), "a rollout goes on with what there is, and ends first"
 
 
@@ -476,3 +478,37 @@ def test_a_repair_of_a_generation_of_the_first_release_may_keep_a_duration_as_it
     standing = Child("ControllerRevision", "ledger-g1", "uid", "1", body)
     assert RENDERER.repair_problem(of, standing) is None
     assert RENDERER.repair_problem(resource(metadata={**metadata_of, "sessionTimeout": "2s"}), standing) is not None
+
+
+def placed(*ordinals: int, members: tuple[int, ...] | None = None, **changes: Any) -> Registry:
+    """All partitions are to be on these storage nodes, and count on `members`."""
+    every = storage_addresses("ledger", "data", 5)
+    counting = ordinals if members is None else members
+    meta = PartitionMetadata(5, 9, tuple(ReplicaState(0, every[one], 9, UNRESOLVED) for one in counting))
+    found: dict[str, Any] = {
+        "total": 2,
+        "storage": tuple(every[one] for one in ordinals),
+        "partitions": {0: meta, 1: meta},
+    }
+    return registry(numbers={3: 1, 4: 1}, **{**found, **changes})
+
+
+def test_storage_nodes_are_named_when_their_pods_are_there_and_go_when_nothing_counts_on_them() -> None:
+    three, five = (resource(1, None, partitions=2, storage={"nodes": nodes}) for nodes in (3, 5))
+    pods = {f"ledger-storage-{ordinal}" for ordinal in range(5)}
+    assert facts(five, placed(0, 1, 2), ready=pods - {"ledger-storage-4"}).due is None
+    assert facts(five, placed(0, 1, 2), ready=pods).due == SET_REPLICAS
+    assert facts(three, placed(0, 1, 2), ready=pods).due is None
+    assert facts(three, placed(0, 1, 2, 3, 4), ready=set()).due == SET_REPLICAS
+    filling = facts(five, placed(0, 1, 2, 3, 4, members=(0, 1, 2)), ready=pods)
+    assert (filling.due, filling.standing, filling.down, filling.safety) == (None, 5, None, None)
+    assert filling.exchange is not None
+    assert filling.own_status["partitions"].moving == 2
+    healthy = next(one for one in filling.conditions if one.type == "LogHealthy")
+    assert (healthy.status, healthy.reason) == (False, "ReplicasMove")
+    assert "2 of 2 partitions move to other storage nodes" in healthy.message
+    draining = facts(three, placed(0, 1, 2, members=(0, 1, 2, 3, 4)), ready=pods)
+    assert draining.standing == 5, "pods that count stay"
+    done = facts(three, placed(0, 1, 2), ready=pods)
+    assert (done.standing, done.exchange, done.own_status["partitions"].moving) == (3, None, None)
+    assert facts(three, None, ready=pods).standing is None, "while the store does not answer none goes"

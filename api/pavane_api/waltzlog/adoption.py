@@ -10,7 +10,7 @@ from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_api.problems import Conflict, Unavailable
 from pavane_api.raft_clients import Use
 from pavane_api.waltzlog.schemas import AdoptedLog
-from pavane_operator.kinds.waltz.names import raft_root
+from pavane_operator.kinds.waltz.names import raft_root, storage_addresses
 
 ANSWER_S = 25.0  # for a server to take it up and to ask all storage nodes; callers wait 30 s
 LOOK_S = 0.2
@@ -31,7 +31,20 @@ async def adopted(control: Control, namespace: str, name: str, *, dry_run: bool)
     servers = (spec.get("servers") or {}).get("replicas", 1)
     counts = (document.get("status") or {}).get("partitions") or {}
     keys = 0 if (found := counts.get("keys", 0)) == counts.get("total") else found
-    asked = Adoption(id=uuid.uuid4().hex, generation=generation, servers=servers, dry_run=dry_run, keys=keys)
+    if counts.get("moving"):
+        raise Conflict(
+            f"Partitions of WaltzCluster {name} were on their way to other storage nodes when the registry was lost, "
+            "so nobody knows which copies count: restore a backup of the registry."
+        )
+    nodes = counts.get("nodes", 0)
+    asked = Adoption(
+        id=uuid.uuid4().hex,
+        generation=generation,
+        servers=servers,
+        dry_run=dry_run,
+        keys=keys,
+        storage=tuple(storage_addresses(name, namespace, nodes)),
+    )
     async with control.raft.of(namespace, ref["name"], Use.TREE) as client:
         if await client.tree.exists(Paths(root).servers.encode()):
             raise Conflict(f"RaftCluster {ref['name']} holds the registry of WaltzCluster {name}: nothing is lost.")

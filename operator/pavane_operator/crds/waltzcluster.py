@@ -83,14 +83,12 @@ class WaltzStorage(VolumeSpec):
         ge=1,
         le=STORAGE_NODES_MAX,
         json_schema_extra=marked(
-            Mark.POD,
-            **rules(
-                rule("self % 2 == 1", "storage.nodes must be odd"),
-                rule("self == oldSelf", "storage.nodes cannot be changed"),
-            ),
+            Mark.PLACED,
+            **rules(rule("self % 2 == 1", "storage.nodes must be odd")),
         ),
     )
-    """Number of nodes, odd. Each partition has a replica on every node. Cannot be changed."""
+    """Number of nodes, odd. Each partition has a replica on every node. A change fills the replicas of new nodes before
+    they count; pods of others go when none of theirs counts any more, and their volumes stay."""
     resources: StorageResources = Field(default_factory=StorageResources)
     """Computing resources of a node."""
 
@@ -322,6 +320,10 @@ class PartitionCounts(StatusModel):
     """Partitions with a replica on every participating storage node."""
     trimmed: Count | None = None
     """Partitions whose first transactions were given up."""
+    nodes: Count | None = None
+    """Storage nodes on which all of them are to be."""
+    moving: Count | None = None
+    """Partitions of which other storage nodes count still."""
     keys: Count | None = None
     """Partitions over which clients spread keys: those with which the log was made."""
 

@@ -223,6 +223,8 @@ class Facts:
     """The pod that a suspension stops after all others; None = any order."""
     exchange: Problem | None = Problem("NoQuorum", "the store has not been asked yet")
     """Why the next pod of a role that belongs to the resource must not be replaced yet; None = it may."""
+    standing: int | None = None
+    """How many pods of a role that belongs to the resource the store counts on; None = unknown, then none goes."""
     parting: Problem | None = None
     """Why the next pods of a former generation must not go yet; only asked where they go in batches."""
     due: str | None = None

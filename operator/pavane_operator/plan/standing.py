@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pavane_operator.crds.status import State
-from pavane_operator.plan.children import STATEFUL_SET, find, ordinal_in, pods_of_sets, replicas_of
+from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find, ordinal_in, pods_of_sets, replicas_of
 from pavane_operator.plan.model import SPEC_HASH_ANNOTATION, TEMPLATE_ANNOTATION, Manifest, Pod
 from pavane_operator.plan.sizes import STOPPED, Size, sized
 from pavane_operator.plan.snapshot import ResourceSnapshot
@@ -20,11 +20,19 @@ def standing_manifests(seen: ResourceSnapshot, rendered: Iterable[Manifest]) -> 
     found = []
     for manifest in rendered:
         if manifest.kind == STATEFUL_SET:
-            size = STOPPED if suspended else Size(replicas_of(manifest.body))
+            size = STOPPED if suspended else Size(_wanted(seen, manifest))
             found.append(sized(_with_live_claims(seen, manifest), size))
         else:
             found.append(manifest)
     return tuple(found)
+
+
+def _wanted(seen: ResourceSnapshot, manifest: Manifest) -> int:
+    """As many pods as the spec asks for, and as the store counts on: what is to go goes after it has left the store."""
+    live = find(seen.observed.children, STATEFUL_SET, manifest.name)
+    present = 0 if live is None else decided_replicas(live)
+    needed = present if seen.facts.standing is None else seen.facts.standing
+    return max(replicas_of(manifest.body), needed)
 
 
 def outdated_pods(seen: ResourceSnapshot, standing: Iterable[Manifest]) -> list[Pod]:

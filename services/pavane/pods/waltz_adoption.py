@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections import Counter
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -32,6 +33,8 @@ class Adoption(BaseModel):
     dry_run: bool
     keys: int = 0
     """Over how many partitions keys are spread, where that is known and not all of them."""
+    storage: tuple[str, ...] = ()
+    """The storage nodes, where they are known to be other ones than those that the server began with."""
     state: Literal["asked", "taken", "done", "refused"] = "asked"
     why: str = ""
     """In words, where it was refused."""
@@ -66,6 +69,7 @@ async def adopt_if_asked(
         version = await store.set(path, _written(asked, state="taken"), node.version)
     except BadVersion:  # another server was faster
         return None
+    config = replace(config, storage=asked.storage or config.storage)
     admins = [f"{address.rpartition(':')[0]}:{config.admin_port}" for address in config.storage]
     rollout = Rollout(asked.generation, asked.servers)
     try:

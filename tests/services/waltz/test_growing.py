@@ -13,14 +13,18 @@ from pavane.waltz.aio.cluster import check_tree, make_tree, read_view, set_repli
 from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.aio.stream import Stream, connect
 from pavane.waltz.client import Waltz
+from pavane.waltz.state.metadata import Paths
 from pavane.waltz.storage import Directory
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.blobs import PARTITION_METADATA
 from pavane.waltz.wire.frame import STORAGE_CLIENT
+from tests.services.eventually import eventually
 from tests.services.waltz.running import KEY, Log, RawClient, running_log
 from tests.services.waltz.test_power_loss import PowerCutError, power_until
 
 STEPS_MAX = 200
+COUNT_S = 90.0  # a session that waited in vain, on a busy machine, is followed by 10 s of rest
 
 
 async def grown(log: Log, partitions: int) -> None:
@@ -176,3 +180,80 @@ async def test_an_adoption_by_a_server_of_before_finds_all_partitions_and_keeps_
             assert (await client.get(3, 0)).data == b"kept"
             assert await client.partition_of("account 7") == place
             assert client.partition_count == 4
+
+
+async def counting(log: Log, storage: tuple[str, ...]) -> None:
+    """Wait until these nodes count, and vote, in every partition, and no others do."""
+    paths = Paths(log.config.root)
+    partitions = range(log.config.partitions)
+    async with asyncio.timeout(COUNT_S):
+        while True:
+            nodes = [await log.metadata.get(paths.partition(number)) for number in partitions]
+            metas = [PARTITION_METADATA.decode(node.data) for node in nodes if node is not None]
+            if all(
+                {(one.address, one.session) for one in meta.replicas} == {(each, meta.session) for each in storage}
+                for meta in metas
+            ):
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_storage_nodes_come_and_go_under_appends_and_the_rest_goes_with_them(tmp_path: Path) -> None:
+    async with (
+        running_log(tmp_path, partitions=2, nodes=5) as log,
+        Waltz([f"127.0.0.1:{server.port}" for server in log.servers]) as client,
+    ):
+        everybody = log.config.storage
+        await log.settled()
+        stop = asyncio.Event()
+
+        async def write(partition: int) -> int:
+            count = 0
+            while not stop.is_set():
+                assert await client.append(partition, b"%d" % count) == count, "nothing is lost or doubled"
+                count += 1
+            return count
+
+        writers = [asyncio.create_task(write(partition)) for partition in range(2)]
+        for wanted in (everybody[:3], everybody, everybody[2:]):
+            log.config = replace(log.config, storage=wanted)
+            await set_replicas(log.metadata, log.config)
+            await counting(log, wanted)
+        for index in range(2):
+            await log.stop_node(index)
+        stop.set()
+        counts = await asyncio.gather(*writers)
+        assert [await client.append(partition, b"more") for partition in range(2)] == counts
+        found = [tx.data async for tx in client.read(0, 0, counts[0])]
+        assert found == [b"%d" % number for number in range(counts[0])]
+        await eventually(lambda: set(log.servers[0]._links) == set(everybody[2:]))
+
+
+async def test_nothing_is_asked_of_a_new_node_until_it_is_filled(tmp_path: Path) -> None:
+    """Two of three go on when one that is to join never comes, and a majority of those that count decides."""
+    async with (
+        running_log(tmp_path, nodes=5) as log,
+        Waltz([f"127.0.0.1:{server.port}" for server in log.servers]) as client,
+    ):
+        everybody = log.config.storage
+        log.config = replace(log.config, storage=everybody[:3])
+        await set_replicas(log.metadata, log.config)
+        await log.settled()
+        await counting(log, everybody[:3])
+        await log.stop_node(3)
+        await log.stop_node(4)
+        log.config = replace(log.config, storage=everybody)
+        await set_replicas(log.metadata, log.config)
+        await eventually(lambda: set(log.servers[0].running.owned[0].joining) == set(everybody[3:]))
+        await log.stop_node(0)
+        assert [await client.append(0, b"on") for _ in range(3)] == [0, 1, 2]
+        late = await log.start_server()  # it finds a change under way
+        await log.settled()
+        await client.partitions()  # so that the client knows it
+        await log.servers.pop(0).stop()
+        assert await client.append(0, b"on") == 3
+        assert set(late.running.owned[0].joining) == set(everybody[3:])
+        for index in (0, 3, 4):
+            await log.start_node(index)
+        await counting(log, everybody)
+        assert await client.append(0, b"on") == 4

@@ -85,9 +85,11 @@ def test_a_new_replica_that_was_absent_brings_nothing_of_an_earlier_life(
 ) -> None:
     """Its state is (-1, -1) and not (-1, what was decided): whatever it holds is cut (13.4, 6)."""
     story = Story()
+    claimed = session_of(1)
+    story.go_on(claimed, claimed.start(0.0), lambda send: send.message.head.session >= 0)  # n2 goes with the owner
     story.files("n2").append([record(0, b"of an earlier life")])
     story.files("n2").sync()
-    first = session_of(1, nodes=("n0", "n1"))
+    first = session_of(1, attempt=1, up=("n0", "n1"))
     story.go_on(first, first.start(0.0))
     assert story.go_on(first, first.append(0.0, [record(0)]))[0] == [o.Committed(0)]
 
@@ -109,9 +111,9 @@ def test_a_new_replica_that_was_absent_brings_nothing_of_an_earlier_life(
         monkeypatch.setattr(recovery, "next_members", as_the_original)
         monkeypatch.setattr(recovery, "classify", trusting)
     second = session_of(2, up=("n0", "n1"))
-    assert story.go_on(second, second.start(0.0))[0] == [o.Opened(1, 0)]
+    assert story.go_on(second, second.start(0.0))[0] == [o.Opened(2, 0)]
     third = session_of(3)
-    assert story.go_on(third, third.start(0.0))[0] == [o.Opened(2, 0)]
+    assert story.go_on(third, third.start(0.0))[0] == [o.Opened(3, 0)]
     assert (story.files("n2").read(0, 1) == [record(0)]) is rule
 
 

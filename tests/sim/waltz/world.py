@@ -420,7 +420,7 @@ class Client:
 class World:
     """Everything, and the rules that must hold."""
 
-    def __init__(self, seed: int, product: Product | None = None) -> None:
+    def __init__(self, seed: int, product: Product | None = None, nodes: tuple[str, ...] = NODES) -> None:
         self.scheduler = Scheduler(seed)
         self.rng = self.scheduler.rng
         self.schedule = self.scheduler.schedule
@@ -440,7 +440,9 @@ class World:
         self.committed_by: Counter[int] = Counter()
         """Appends that each client knows to be committed."""
         self._connections = 0
-        self.nodes = {name: SimNode(self, name) for name in NODES}
+        self.wanted: tuple[str, ...] = NODES
+        """Which nodes are to hold the partition."""
+        self.nodes = {name: SimNode(self, name) for name in nodes}
         self.servers = {number: SimServer(self, number) for number in SERVERS}
         self.clients = [Client(self, number) for number in (101, 102)]
         for node in self.nodes.values():
@@ -511,7 +513,12 @@ class World:
 
     def view(self) -> ClusterView:
         servers = {number: blobs.ServerDescriptor(number, "h", number) for number in self._leases}
-        return ClusterView(self._assignment, self._version, self._cversion, servers, storage={PARTITION: NODES})
+        return ClusterView(self._assignment, self._version, self._cversion, servers, storage={PARTITION: self.wanted})
+
+    def want(self, nodes: tuple[str, ...]) -> None:
+        """Let other nodes hold the partition."""
+        self.wanted = nodes
+        self._changed()
 
     def assign(self, version: int, assignment: blobs.PartitionAssignment) -> None:
         if version == self._version:

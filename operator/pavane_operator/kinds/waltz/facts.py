@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from pavane.waltz.core.retention import STUCK_S
 from pavane.waltz.wire.blobs import UNRESOLVED, PartitionAssignment, PartitionMetadata, Rollout
 from pavane_operator.crds.waltzcluster import PartitionCounts, WaltzClusterSpec
+from pavane_operator.kinds.waltz import names
 from pavane_operator.kinds.waltz.copies import Faults, Told
 from pavane_operator.plan.model import Facts, OwnCondition, Problem, Resource
 
@@ -44,6 +45,8 @@ class Registry:
     """All servers that there are took part in the assignment, and no other."""
     servers: Mapping[int, int] | None = None
     """Live servers: id → number of their generation, 0 where they told none."""
+    storage: tuple[str, ...] = ()
+    """Storage nodes, `host:port`, on which it says that partitions are to be."""
     total: int = 0
     """How many partitions the registry says there are; 0 while its nodes are not made."""
     keys: int = 0
@@ -69,9 +72,15 @@ def silent(spec: WaltzClusterSpec) -> Problem:
     return Problem("NoQuorum", "the RaftCluster with the metadata does not answer")
 
 
-def facts(resource: Resource, registry: Registry | None, told: Mapping[str, Told] = NOTHING_TOLD) -> Facts:
-    """Judge a look; None = the store did not answer. `told` is what storage nodes say of themselves."""
-    found = _facts(resource, registry, {pod: each.faults for pod, each in told.items() if each.faults})
+def facts(
+    resource: Resource,
+    registry: Registry | None,
+    told: Mapping[str, Told] = NOTHING_TOLD,
+    ready: Set[str] = frozenset(),
+) -> Facts:
+    """Judge a look; None = the store did not answer. `told` is what storage nodes say of themselves, `ready` their pods
+    that are."""
+    found = _facts(resource, registry, {pod: each.faults for pod, each in told.items() if each.faults}, ready)
     found = replace(found, warnings=(*found.warnings, *_rebuilt(told)))
     return replace(found, conditions=(*found.conditions, _room(told))) if found.conditions and told else found
 
@@ -91,7 +100,7 @@ def _room(told: Mapping[str, Told]) -> OwnCondition:
     return OwnCondition("VolumesHaveRoom", True, "HasRoom")
 
 
-def _facts(resource: Resource, registry: Registry | None, faults: Faults) -> Facts:
+def _facts(resource: Resource, registry: Registry | None, faults: Faults, ready: Set[str]) -> Facts:
     spec = resource.spec
     assert isinstance(spec, WaltzClusterSpec)  # noqa: S101 - the registry parses by the kind's model
     status = resource.status
@@ -106,6 +115,7 @@ def _facts(resource: Resource, registry: Registry | None, faults: Faults) -> Fac
         return _registry_lost(resource, spec, faults)
     counts = _counts(registry, spec.storage.nodes)
     total, number = registry.total or spec.partitions, registry.rollout.number if registry.rollout is not None else None
+    moving = _moving(registry)
     writable, born = len(counts.writable), total - len(_unborn(registry, total))
     lost = _lost(faults, spec.storage.nodes)
     done = number is not None and coming is not None and number >= coming
@@ -115,21 +125,25 @@ def _facts(resource: Resource, registry: Registry | None, faults: Faults) -> Fac
         steps_done=frozenset({SET_ROLLOUT}) if done else frozenset(),
         fence=number,
         down=_down(writable, born, lost) if active else None,
-        due=SET_REPLICAS if active and coming is None and _misplaced(registry, spec) else None,
-        exchange=_exchange(registry, counts, total),
+        due=SET_REPLICAS if active and coming is None and _misplaced(resource, registry, spec, ready) else None,
+        standing=_needed(registry),
+        exchange=_exchange(registry, counts, total, moving),
         members=frozenset(),
-        settling=bool(active) and (writable < total or len(counts.replicated) < total or any(faults.values())),
+        settling=bool(active)
+        and (moving > 0 or writable < total or len(counts.replicated) < total or any(faults.values())),
         own_status={
             "partitions": PartitionCounts(
                 total=total,
                 writable=writable,
                 replicated=len(counts.replicated),
                 trimmed=sum(one.start > 0 for one in (registry.partitions or {}).values()),
+                nodes=len(registry.storage) or None,
+                moving=moving or None,
                 keys=registry.keys or None,
             ),
             "writable": f"{writable}/{total}",
         },
-        conditions=(*_conditions(counts, total, faults), _stuck(registry)) if active else (),
+        conditions=(*_conditions(counts, total, faults, moving), _stuck(registry)) if active else (),
         warnings=_warnings(faults),
     )
 
@@ -157,9 +171,26 @@ def _registry_lost(resource: Resource, spec: WaltzClusterSpec, faults: Faults) -
     )
 
 
-def _misplaced(registry: Registry, spec: WaltzClusterSpec) -> bool:
-    """Whether the registry is to be told of partitions."""
-    return registry.consistent and 0 < registry.total < spec.partitions
+def _misplaced(resource: Resource, registry: Registry, spec: WaltzClusterSpec, ready: Set[str]) -> bool:
+    """Whether the registry is to be told of partitions, or of storage nodes, the new ones of which are there."""
+    wanted = names.storage_addresses(resource.name, resource.namespace, spec.storage.nodes)
+    added = {address.partition(".")[0] for address in set(wanted) - set(registry.storage)}
+    differs = 0 < registry.total < spec.partitions or (registry.storage and set(wanted) != set(registry.storage))
+    return registry.consistent and bool(differs) and added <= ready
+
+
+def _moving(registry: Registry) -> int:
+    """How many partitions count on other storage nodes than they are to."""
+    wanted, known = set(registry.storage), (registry.partitions or {}).values()
+    return sum(bool(wanted and one.replicas) and {each.address for each in one.replicas} != wanted for one in known)
+
+
+def _needed(registry: Registry) -> int:
+    """As many storage pods as there have to be: those on which partitions count, or are to."""
+    known = (registry.partitions or {}).values()
+    addresses = {*registry.storage, *(each.address for one in known for each in one.replicas)}
+    numbers = [one.partition(".")[0].rpartition("-")[2] for one in addresses]
+    return max((1 + int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def _unborn(registry: Registry, total: int) -> set[int]:
@@ -175,9 +206,10 @@ def _counts(registry: Registry, nodes: int) -> _Counts:
         current = sum(
             replica.session == metadata.session and replica.closing_hwm == UNRESOLVED for replica in metadata.replicas
         )
-        if current > nodes // 2:
+        members = len(metadata.replicas) or nodes
+        if current > members // 2:
             quorate.add(partition)
-        if current >= nodes:
+        if current >= members:
             replicated.add(partition)
     for server in registry.assignment.servers if registry.assignment is not None else ():
         for given in server.partitions:
@@ -253,17 +285,19 @@ def _down(writable: int, total: int, lost: Problem | None) -> Problem | None:
     return Problem("NoQuorum", f"{total - writable} of {total} partitions accept no appends")
 
 
-def _exchange(registry: Registry, counts: _Counts, total: int) -> Problem | None:
+def _exchange(registry: Registry, counts: _Counts, total: int, moving: int) -> Problem | None:
     """Why no storage node may be stopped now: each partition has to be able to do without one."""
     if not registry.consistent:
         return Problem("NotLeading", "partitions are being moved")
+    if moving:
+        return Problem("ReplicasMissing", f"{moving} of {total} partitions move to other storage nodes")
     missing = total - len(counts.replicated)
     if missing:
         return Problem("ReplicasMissing", f"{missing} of {total} partitions lack a replica on a storage node")
     return None
 
 
-def _conditions(counts: _Counts, total: int, faults: Faults) -> tuple[OwnCondition, ...]:
+def _conditions(counts: _Counts, total: int, faults: Faults, moving: int) -> tuple[OwnCondition, ...]:
     writable, replicated = len(counts.writable), len(counts.replicated)
     healthy = OwnCondition(
         "LogHealthy",
@@ -271,6 +305,11 @@ def _conditions(counts: _Counts, total: int, faults: Faults) -> tuple[OwnConditi
         "AllReplicated" if replicated == total else "ReplicasMissing",
         f"{replicated} of {total} partitions have all their replicas",
     )
+    if moving:
+        text = (
+            f"{moving} of {total} partitions move to other storage nodes: each when new copies are filled and verified"
+        )
+        healthy = OwnCondition("LogHealthy", False, "ReplicasMove", text)
     return (
         OwnCondition(
             "WritesAllowed",

@@ -54,7 +54,7 @@ class WaltzPromotion:
         if self._http is None:
             self._http = pods_http()
         told, registry = await asyncio.gather(told_by(self._http, observed.standing), self._look(resource, observed))
-        return facts(resource, registry, told)
+        return facts(resource, registry, told, {pod.name for pod in observed.standing if pod.ready})
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
         """Write which generation is to own the partitions, unless a later one stands there already; or how many of
@@ -170,6 +170,7 @@ async def _registry(store: Metadata, root: str) -> Registry:
             server: 0 if found is None else blobs.SERVER_ROLLOUT.decode(found.data).number
             for server, found in zip(ids, numbers, strict=True)
         },
+        storage=tuple(each.address for each in replicas if each.partitions),
         total=total,
         keys=blobs.CLUSTER_PARAMS.decode(params.data).partitions,
         partitions={number: state for number, state in enumerate(states) if state is not None},

@@ -30,10 +30,12 @@ class StorageLink:
         up: Callable[[str], None],
         down: Callable[[str], None],
         heard: Callable[[str, list[Any]], None],
+        wanted: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.address = address
         self.open = s.Open(s.OPEN_HEAD, key, partitions)
         self.up, self.down, self.heard = up, down, heard
+        self._wanted = wanted
         self._tls = tls
         self._stream: _Link | None = None
         self.fault = "not connected yet"
@@ -56,9 +58,9 @@ class StorageLink:
                 self._stream.send(self.open)
 
     async def run(self) -> None:
-        """Connect, again and again."""
+        """Connect, again and again, as long as somebody wants the node."""
         delay = RETRY_S
-        while True:
+        while self._wanted(self.address):
             stream = None
             try:
                 async with asyncio.timeout(CONNECT_S):

@@ -10,6 +10,13 @@ from pavane.waltz.wire.storage import Record
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """Keep a connection to a storage node that the assignment does not name any more."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReadMeta:
     """Read a partition's metadata; the answer, with ``attempt``, goes to ``metadata``."""
 
@@ -168,7 +175,8 @@ class Recovered(NamedTuple):
 
 
 Output = (
-    ReadMeta
+    Reach
+    | ReadMeta
     | WriteMeta
     | WriteAssignment
     | Send

@@ -27,6 +27,10 @@ class Replica:
     """Its copy was given up, and what it holds since is not verified: it neither counts nor serves."""
     partial: bool = False
     """Its copy is damaged; what can be read of it is what the last session has written."""
+    noted: int | None = None
+    """It joins, all others that do are complete too, and so much of it will not be cut by the next session."""
+    left: bool = False
+    """It does not count any more."""
     recovered: bool = False
     declared: bool = False
     """A metadata write of this session, begun after it was stamped, says that it takes part: so it may vote."""

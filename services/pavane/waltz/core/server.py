@@ -262,6 +262,16 @@ class ServerCore:
                 self._remember(partition)
         self.leaving = [partition for partition in self.leaving if partition.stage is not PartitionStage.CLOSED]
 
+    @property
+    def partitions(self) -> int:
+        """How many the cluster has."""
+        return self._partitions
+
+    def wants(self, node: str) -> bool:
+        """Whether a storage node is to be reached: the assignment names it, or it counts in some partition still."""
+        named = self.view is None or any(node in nodes for nodes in self.view.storage.values())
+        return named or any(one.session is not None and one.session.uses(node) for one in self.owned.values())
+
     # -- storage nodes ------------------------------------------------------------------------------------------
 
     def storage_up(self, now: float, node: str) -> None:

@@ -5,18 +5,18 @@ generator that asks storage nodes one question after the other and waits while i
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pavane.waltz.core.asking import Taken
-from pavane.waltz.core.copying import Copying
-from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadMeta, WriteMeta
+from pavane.waltz.core.joining import SWITCH_S, Joining
+from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, Reach, ReadMeta, WriteMeta
 from pavane.waltz.core.replica import Batch, Replica, Work, holders
 from pavane.waltz.core.retention import Change, Keeping
 from pavane.waltz.state import recovery
-from pavane.waltz.state.recovery import Info, Member, Report, Verdict
+from pavane.waltz.state.recovery import Info, Member, Verdict
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.blobs import EMPTY_METADATA, PartitionMetadata, ReplicaState
 
@@ -28,7 +28,7 @@ CHECKPOINT_RECORDS = 250_000  # bounds what a recovery has to compare
 REJOIN_S = 1.0  # after which an open session asks a node again that cannot take part
 
 
-class StoreSession(Copying):
+class StoreSession(Joining):
     """An attempt of the owner of ``partition`` with ``generation`` to write on ``nodes``.
 
     ``up`` are nodes that can be reached now; ``shunned`` ones ended too many attempts and may only join late. After
@@ -48,8 +48,11 @@ class StoreSession(Copying):
         shunned: Iterable[str] = (),
         rules: recovery.Rules = recovery.RULES,
         keeping: Keeping | None = None,
+        joined: Iterable[str] = (),
+        switching: bool = False,
+        switch_from: float = 0.0,
     ) -> None:
-        super().__init__(partition, nodes, up, keeping or Keeping())
+        super().__init__(partition, nodes, up, keeping or Keeping(), joined, switch_from, switching=switching)
         self.generation = generation
         self.attempt = attempt
         self.lwm = -1
@@ -65,8 +68,6 @@ class StoreSession(Copying):
         self._resolved: int | None = None
         self._batches: deque[Batch] = deque()
         self._next = 0
-        self._draining = ""
-        """Why the session ends as soon as nothing is under way."""
         self._writing: list[Replica] | None = None
         """Who is declared clean by the metadata write under way."""
         self._written: set[str] = set()
@@ -119,6 +120,8 @@ class StoreSession(Copying):
                 return [ReadMeta(self.partition, self.attempt)]
             self._version = version
             self._phase = "working"
+            if self.switching:
+                self._switch_at = self._now + SWITCH_S
             for replica in self._replicas.values():
                 if replica.node not in self._shunned:
                     self._contact(replica)
@@ -140,6 +143,7 @@ class StoreSession(Copying):
             self.keeping.written()
             self._begin_with_start()
             self._declare()
+            self._consider(self._now)
             self._poke()
             self._run()
         return self._flush()
@@ -190,6 +194,8 @@ class StoreSession(Copying):
             self._rejoin_due = None
             for replica in self._replicas.values():
                 self._contact(replica)
+        if self._too_late(now):
+            self._declare()
         overdue = [(seq, asked) for seq, asked in self._asked.items() if asked.due <= now]
         for seq, asked in overdue:
             if self._asked.pop(seq, None) is not None:
@@ -206,9 +212,10 @@ class StoreSession(Copying):
     def next_due(self) -> float | None:
         """Return when ``tick`` has something to do."""
         due = next((asked.due for asked in self._asked.values()), None)  # all have the same time: the oldest is first
-        if self._rejoin_due is None or self.ended:
+        if self.ended:
             return due
-        return self._rejoin_due if due is None else min(due, self._rejoin_due)
+        switch = self._switch_at if self.changing and self._phase != "reading" else None
+        return min((at for at in (due, self._rejoin_due, switch) if at is not None), default=None)
 
     @property
     def room(self) -> bool:
@@ -223,11 +230,6 @@ class StoreSession(Copying):
             and self.hwm - self.lwm < CHECKPOINT_RECORDS
         )
 
-    @property
-    def failures(self) -> set[str]:
-        """Nodes that failed in this session."""
-        return {node for node, replica in self._replicas.items() if replica.failed}
-
     def change(self, now: float, change: Change) -> list[Output]:
         """Trim by hand, or change a consumer; where the log begins then, ``Began`` tells.
 
@@ -236,6 +238,14 @@ class StoreSession(Copying):
         self._now = now
         self.keeping.ask(change)
         self._declare()
+        return self._flush()
+
+    def want(self, now: float, nodes: Sequence[str]) -> list[Output]:
+        """Let others count as soon as they can."""
+        self._now = now
+        self._want(nodes)
+        self._consider(now)
+        self._run()
         return self._flush()
 
     def look(self, now: float) -> list[Output]:
@@ -354,6 +364,8 @@ class StoreSession(Copying):
         replica.info = Info(info.session, info.lwm, info.local_lwm, last.txid)
         plan = recovery.classify(self._members, replica.node, replica.info)
         replica.hwm = last.txid
+        joins = replica.node not in self._counted
+        replica.rebuilding |= joins and replica.node not in self.joined
         if plan.truncate_to is not None:
             cut = yield from self._own(replica, s.Truncate, plan.truncate_to, False)
             replica.hwm = cut.txid
@@ -378,9 +390,12 @@ class StoreSession(Copying):
         replica.stamped = True
         yield from self._catch_up(replica, self._resolved)
         if replica.rebuilding:
+            while not self.open:
+                yield None
             yield from self._verify(replica)
         replica.recovered = True
         self._declare()
+        yield from self._join(replica)
         yield from self._follow(replica)
 
     def _follow(self, replica: Replica) -> Work:
@@ -397,6 +412,7 @@ class StoreSession(Copying):
         replica.voting = replica.declared
         self._declare()
         self._judge()
+        self._consider(self._now)
         yield None
 
     # -- decisions ------------------------------------------------------------------------------------------------
@@ -405,18 +421,15 @@ class StoreSession(Copying):
         found = self._meta or EMPTY_METADATA
         self.id = found.session + 1
         self._members = {state.address: Member(state.session, state.closing_hwm) for state in found.replicas}
+        self._count(self._members or self._wanted)
+        for node in sorted(self._counted - self._replicas.keys()):
+            self._replicas[node] = Replica(node)
+            self._outputs.append(Reach(node))
         self.keeping.begin(found)
         self._began = self.keeping.first
         self._meta = replace(found, generation=self.generation, session=self.id)
         self._phase = "claiming"
         self._outputs.append(WriteMeta(self.partition, self.attempt, self._version, self._meta))
-
-    def _reports(self) -> Mapping[str, Report]:
-        return {
-            node: Report(replica.hwm, replica.plan.voting, replica.plan.lossy)
-            for node, replica in self._replicas.items()
-            if replica.plan is not None and not replica.failed
-        }
 
     def _resolve(self) -> None:
         if self._resolved is not None:
@@ -439,6 +452,9 @@ class StoreSession(Copying):
             return
         replicas = self._replicas.values()
         recovered = {replica.node for replica in replicas if replica.recovered and not replica.failed}
+        if not (self.open or self._enough(recovered)):
+            return
+        recovered &= self._counted
         if len(recovered) < self._quorum:
             return
         if not self.keeping.prepare(self._now, self.hwm) and all(self._replicas[node].declared for node in recovered):
@@ -447,12 +463,14 @@ class StoreSession(Copying):
             replica.node
             for replica in replicas
             if replica.stamped
+            and replica.node in self._counted
             and not (replica.failed or replica.rebuilding)
             and replica.plan is not None
             and not replica.plan.voting
         }
         self._writing = [self._replicas[node] for node in sorted(clean)]
-        after = recovery.next_members(self._members, self._replicas, clean | self._written, self.id, self._resolved)
+        counted = [node for node in self._replicas if node in self._counted]
+        after = recovery.next_members(self._members, counted, clean | self._written, self.id, self._resolved)
         states = tuple(
             ReplicaState(self.partition, node, member.session, member.closing_hwm) for node, member in after.items()
         )
@@ -461,7 +479,7 @@ class StoreSession(Copying):
 
     def _opened(self) -> None:
         assert self._resolved is not None  # noqa: S101 -- _declare writes only then
-        self.open = True
+        self.open, self.switching = True, False
         self.blocker = ""
         self.hwm = self.lwm = self._resolved
         self._next = self.hwm + 1
@@ -487,7 +505,7 @@ class StoreSession(Copying):
         if self.keeping.told.take(node, answer):  # so many segments at a time: there may be more
             self._retain([node])
         if not self.keeping.told.waiting and not self.ended:
-            self.keeping.look(len(self._replicas), self.hwm)
+            self.keeping.look(len(self._counted), self.hwm)
             self._declare()
 
     def _send_batch(self, replica: Replica, batch: Batch) -> None:
@@ -545,7 +563,9 @@ class StoreSession(Copying):
         was_voting = replica.voting
         replica.failed = contacted
         replica.voting = replica.receiving = replica.waiting = False
-        if contacted and not self.open:
+        joins = replica.node not in self._counted
+        self.joined.discard(replica.node)
+        if contacted and not self.open and not joins:
             self._end(f"{replica.node}: {reason}")
         elif was_voting:
             # What is under way may still be decided by the others; a new session then does without this one.

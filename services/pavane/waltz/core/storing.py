@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
+from pavane.waltz.core.joining import PAUSE_S
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadArchive, Recovered
 from pavane.waltz.core.retention import LOOK_S, Keeping, Policy
 from pavane.waltz.core.session import StoreSession
@@ -62,6 +63,9 @@ class Storing(ABC):
         self._session_began = 0.0
         self._failed_attempts = 0
         self._strikes: dict[str, int] = {}
+        self._joined: set[str] = set()
+        self._switching = False
+        self._switch_from = 0.0
         self._due: float | None = None
         self._look_due: float | None = None
 
@@ -134,12 +138,19 @@ class Storing(ABC):
             self._take(self._session.response(now, node, message))
 
     def set_nodes(self, now: float, nodes: Sequence[str]) -> None:
-        """The replicas have changed: a new session works with them."""
+        """Other replicas are to count: an open session fills them first."""
         self.now = now
         if tuple(nodes) != self.nodes:
             self.nodes = tuple(nodes)
-            if self._session is not None:
+            if self._session is not None and self._session.open:
+                self._take(self._session.want(now, nodes))
+            elif self._session is not None:
                 self._take(self._session.close("the replicas have changed"))
+
+    @property
+    def joining(self) -> dict[str, int]:
+        """Which storage nodes are to count and do not yet, and up to which transaction they are filled."""
+        return self._session.joining if self._session is not None else {}
 
     @property
     def damaged(self) -> dict[str, str]:
@@ -203,6 +214,9 @@ class Storing(ABC):
             shunned=shunned,
             rules=self._rules,
             keeping=self.keeping,
+            joined=self._joined,
+            switching=self._switching,
+            switch_from=self._switch_from,
         )
         self._take(self._session.start(self.now))
 
@@ -230,6 +244,10 @@ class Storing(ABC):
             return
         session, self._session = self._session, None
         self.reason = self.ended_by = session.blocker or reason
+        self._joined = session.joined
+        if self._switching and session.changing:  # it was to let others count, and did not
+            self._switch_from = self.now + PAUSE_S
+        self._switching = session.open and session.switching
         if session.open:
             self._due = self.now
         else:

@@ -169,6 +169,7 @@ class WaltzServer:
                     "consumers": [asdict(each) for each in one.consumers()],
                     "damaged": one.damaged,
                     "archive": state_of(one, self._loop.time()),
+                    "joining": one.joining,
                 }
                 for one in self.running.owned.values()
             ],
@@ -218,6 +219,8 @@ class WaltzServer:
                     self._trace_refusal(output.message)
                 if (client := self._clients.get(output.connection)) is not None:
                     client.send(output.message)
+            case o.Reach():
+                self._reach(output.node, max(self.config.partitions, self.running.partitions))
             case o.Send():
                 if (link := self._links.get(output.node)) is not None:
                     link.send(output.message)
@@ -359,22 +362,32 @@ class WaltzServer:
 
     def _set_view(self, view: ClusterView) -> None:
         partitions = max(self.config.partitions, view.partitions)
+        for link in self._links.values():
+            link.grow(partitions)
         for address in storage_nodes(view):
-            if address in self._links:
-                self._links[address].grow(partitions)
-            else:
-                link = StorageLink(
-                    address,
-                    self.config.key,
-                    partitions,
-                    tls=self._storage_tls,
-                    up=lambda node: self._call(lambda now: self.running.storage_up(now, node)),
-                    down=lambda node: self._call(lambda now: self.running.storage_down(now, node)),
-                    heard=self._storage_heard,
-                )
-                self._links[address] = link
-                self._begin(link.run(), f"storage node {address}")
+            self._reach(address, partitions)
         self._call(lambda now: self.running.set_view(now, view))
+
+    def _reach(self, address: str, partitions: int) -> None:
+        """Keep a connection to a storage node until nobody wants it any more."""
+        if address in self._links:
+            return
+        link = self._links[address] = StorageLink(
+            address,
+            self.config.key,
+            partitions,
+            tls=self._storage_tls,
+            up=lambda node: self._call(lambda now: self.running.storage_up(now, node)),
+            down=lambda node: self._call(lambda now: self.running.storage_down(now, node)),
+            heard=self._storage_heard,
+            wanted=self.running.wants,
+        )
+
+        async def run() -> None:
+            await link.run()
+            del self._links[address]
+
+        self._begin(run(), f"storage node {address}")
 
     def _storage_heard(self, node: str, messages: list[Any]) -> None:
         def take(now: float) -> None:

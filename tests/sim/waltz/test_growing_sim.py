@@ -1,0 +1,64 @@
+"""Nothing is lost, doubled or moved while storage nodes are added, removed and replaced (waltz.md 13.10)."""
+
+from collections.abc import Iterable, Set
+
+import pytest
+
+from pavane.waltz.core.joining import Joining
+from tests.sim.kit.seeds import BrokenError, played, replayable
+from tests.sim.waltz.growing import SPARES, Growing
+from tests.sim.waltz.world import NODES, World
+
+RUN_S = 12.0
+PER_TEST = 25
+PLANTED_SEEDS_MAX = 500  # within which a planted fault is found
+
+
+def play(seed: int) -> tuple[World, Growing]:
+    world = World(seed, nodes=NODES + SPARES)
+    with replayable(seed, lambda: world.now):
+        growing = Growing(world, RUN_S)
+        world.scheduler.run(RUN_S)
+        growing.settle()
+        world.check()
+        growing.check()
+    return world, growing
+
+
+@played(PER_TEST, 6)
+def test_nothing_is_lost_while_replicas_change(seeds: range) -> None:
+    plays = [play(seed) for seed in seeds]
+    assert sum(len(world.log) for world, _ in plays) > 20 * len(seeds)
+    assert sum(growing.switched for _, growing in plays) > len(seeds)
+
+
+@pytest.mark.long
+def test_a_replica_that_counts_before_it_is_filled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    enough = Joining._enough
+
+    def hasty(self: Joining, recovered: Set[str]) -> bool:
+        if not self.changing:
+            return enough(self, recovered)
+        self._count(self._wanted)
+        return bool(recovered)
+
+    monkeypatch.setattr(Joining, "_enough", hasty)
+    assert any(is_broken(seed) for seed in range(PLANTED_SEEDS_MAX))
+
+
+@pytest.mark.long
+def test_two_majorities_that_do_not_meet_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(self: Joining, nodes: Iterable[str]) -> None:
+        self._counted = frozenset(nodes)
+        self._quorum = len(NODES) // 2 + 1  # as of the set that there was at first
+
+    monkeypatch.setattr(Joining, "_count", few)
+    assert any(is_broken(seed) for seed in range(PLANTED_SEEDS_MAX))
+
+
+def is_broken(seed: int) -> bool:
+    try:
+        play(seed)
+    except BrokenError:
+        return True
+    return False
