@@ -84,6 +84,7 @@ async def test_clients_are_selected_as_a_network_policy_does(cluster: Cluster) -
         ({"terminationGracePeriod": "0s"}, "between 1s and 1h"),
         ({"rollout": {"caughtUp": {"stabilityPeriod": "2h"}}}, "between 0s and 1h"),
         ({"rollout": {"deadline": "soon"}}, "spec.rollout.deadline"),
+        ({"rollout": {"bake": "25h"}}, "bake must be between 1s and 24h"),
         ({"extraEnv": [{"name": "PAVANE_KIND", "value": "x"}]}, "PAVANE_"),
         ({"extraEnv": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "p"}}}]}, "only one of"),
         ({"extraEnv": [{"name": "A", "valueFrom": {}}]}, "exactly one of"),
@@ -96,6 +97,24 @@ async def test_what_cannot_be_is_refused_with_its_field(cluster: Cluster, spec: 
         await cluster.create(RESOURCE, _raft_cluster(**spec))
     assert refused.value.code == 422
     assert said in str(refused.value)
+
+
+OTHERS = {
+    "coordinators": {"application": {"image": "i"}},
+    "swimgroups": {},
+    "waltzclusters": {"metadata": {"raftClusterRef": {"name": "registry"}}},
+    "computeclusters": {"waltzClusterRef": {"name": "ledger"}, "partitions": {"ticks": 0, "views": 1}},
+}
+
+
+@pytest.mark.parametrize("plural", OTHERS)
+async def test_a_kind_that_cannot_go_back_while_it_bakes_says_so(cluster: Cluster, plural: str) -> None:
+    await cluster.create(RESOURCE, _raft_cluster(rollout={"bake": "10m"}))
+    body = {"metadata": {"name": "one", "namespace": "default"}, "spec": OTHERS[plural]}
+    assert "bake" not in (await cluster.create(f"{plural}.pavane.dev", body))["spec"]["rollout"]
+    body = {"metadata": {"name": "two", "namespace": "default"}, "spec": {**OTHERS[plural], "rollout": {"bake": "1m"}}}
+    with pytest.raises(ApiError, match=r"rollout\.bake is not available for this kind yet"):
+        await cluster.create(f"{plural}.pavane.dev", body)
 
 
 @pytest.mark.parametrize("mode", ["SelfSigned", "Secret", "Disabled"])

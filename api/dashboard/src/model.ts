@@ -52,6 +52,8 @@ export function health(resource: Resource): Health {
   const why = ready?.message || ready?.reason || "";
   if (resource.metadata.deletionTimestamp) return { tone: "off", word: "Deleting", why };
   if (resource.spec["suspend"] === true) return { tone: "off", word: "Suspended", why };
+  const back = state === "Baking" && ready?.status === "True" ? condition(resource, "CanSwitchBack") : undefined;
+  if (back) return { tone: "good", word: "Baking", why: back.message ?? "" };
   if (state !== "Idle") return { tone: "busy", word: STATE_WORDS[state] ?? state, why };
   const behind = hasPods(resource) ? undefined : condition(resource, "UpToDate");
   if (ready?.status === "True" && behind?.status === "False") return { tone: "busy", word: "Catching up", why: behind.message ?? "" };
@@ -190,7 +192,9 @@ const ACTIONS: Record<string, Action> = {
     label: "Undo",
     danger: true,
     effect: (r) =>
-      r.status?.["failed"] != null
+      condition(r, "CanSwitchBack")?.status === "True"
+        ? `The generation before ${active(r)} takes over again with one hand-over. What was written meanwhile stays.`
+        : r.status?.["failed"] != null
         ? `The spec goes back to that of ${active(r)}, which serves. A new generation with it rolls out.`
         : `The spec goes back to what it was before ${active(r)}. A new generation with it rolls out.`,
   },

@@ -73,6 +73,16 @@ class WaltzServer:
         self._quotas = quotas
         self._policy = policy
         self.metadata = metadata
+        self._works: dict[type, tuple[Callable[[Any], Coroutine[Any, Any, None]], str]] = {
+            o.ReadMeta: (self._read_meta, "waltz metadata"),
+            o.WriteMeta: (self._write_meta, "waltz metadata"),
+            o.WriteAssignment: (self._write_assignment, "waltz assignment"),
+            o.Prefer: (self._prefer, "waltz preferred partitions"),
+            o.NextClientId: (self._next_client_id, "waltz client id"),
+            o.AskOwner: (self._ask_owner, "waltz owner"),
+            o.ReadStorage: (self._read_storage, "waltz read"),
+            o.ReadArchive: (self._read_archive, "waltz archive read"),
+        }
         self.failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self.core: ServerCore | None = None
         self._advertise = advertise
@@ -236,22 +246,9 @@ class WaltzServer:
             case o.Hangup():
                 if (client := self._clients.get(output.connection)) is not None:
                     client.hang_up(output.reason)
-            case o.ReadMeta():
-                self._begin(self._read_meta(output), "waltz metadata")
-            case o.WriteMeta():
-                self._begin(self._write_meta(output), "waltz metadata")
-            case o.WriteAssignment():
-                self._begin(self._write_assignment(output), "waltz assignment")
-            case o.Prefer():
-                self._begin(self._prefer(output), "waltz preferred partitions")
-            case o.NextClientId():
-                self._begin(self._next_client_id(output), "waltz client id")
-            case o.AskOwner():
-                self._begin(self._ask_owner(output), "waltz owner")
-            case o.ReadStorage():
-                self._begin(self._read_storage(output), "waltz read")
-            case o.ReadArchive():
-                self._begin(self._read_archive(output), "waltz archive read")
+            case _:
+                work, name = self._works[type(output)]
+                self._begin(work(output), name)
 
     def _trace_refusal(self, message: m.LockFailure | m.Reject) -> None:
         locked = "a lock was written by another transaction"
