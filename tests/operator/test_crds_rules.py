@@ -99,7 +99,7 @@ async def test_what_cannot_be_is_refused_with_its_field(cluster: Cluster, spec: 
     assert said in str(refused.value)
 
 
-OTHERS = {
+OTHERS: dict[str, dict[str, Any]] = {
     "coordinators": {"application": {"image": "i"}},
     "swimgroups": {},
     "waltzclusters": {"metadata": {"raftClusterRef": {"name": "registry"}}},

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from pavane_operator.crds.status import GenerationRole, Result, State
-from pavane_operator.plan.model import CAN_SWITCH_BACK, DeleteChild, Pod, Problem
+from pavane_operator.plan.model import CAN_SWITCH_BACK, DeleteChild, Pod, PodBlocker, Problem
 from tests.operator.model_cluster_kind import NAME
 from tests.operator.test_plan_status import Lab
 
@@ -65,8 +65,20 @@ def _behind(pod: Pod) -> Pod:
     return dataclasses.replace(pod, stage=dataclasses.replace(pod.stage, within_lag_since=None))
 
 
+def _fenced(pod: Pod) -> Pod:
+    """It restarted, and rests; a short log makes no lag."""
+    assert pod.stage is not None
+    return dataclasses.replace(pod, stage=dataclasses.replace(pod.stage, blockers=(PodBlocker("Fenced"),)))
+
+
 @pytest.mark.parametrize(
-    ("fault", "reason"), [(_without_node, "PodNotScheduled"), (_silent, "NotFollowing"), (_behind, "NotFollowing")]
+    ("fault", "reason"),
+    [
+        (_without_node, "PodNotScheduled"),
+        (_silent, "NotFollowing"),
+        (_behind, "NotFollowing"),
+        (_fenced, "NotFollowing"),
+    ],
 )
 def test_it_does_not_begin_while_a_former_pod_could_not_take_over(fault: Callable[[Pod], Pod], reason: str) -> None:
     lab = baking()

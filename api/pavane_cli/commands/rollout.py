@@ -156,7 +156,7 @@ def undo(
     wait: Wait = False,
     timeout: Timeout = 300.0,
 ) -> None:
-    """Restore the pod-affecting fields of an earlier generation; this starts a new rollout.
+    """Restore the pod-affecting fields of an earlier generation: by one hand-over while it follows, else by a rollout.
 
     A GitOps tool that owns these fields overwrites this: change them in its source instead.
     """

@@ -63,11 +63,10 @@ OWN = ("VolumesHaveRoom", "Replicated", "LogHealthy", "ConsumerStuck")
 
 BAD_WHEN_TRUE = {"InUse", "Stalled", "Reconciling", "TemplateDrift", "ConsumerStuck"}
 
-AFTERWARDS = {
-    "DeadlineExceeded": "Correct the spec, or try again with `pavane rollout retry {reference}`.",
-    "ImagePull": "Correct spec.image, or try again with `pavane rollout retry {reference}`.",
-    "CrashLoop": "Correct the spec, or try again with `pavane rollout retry {reference}`.",
-}
+AFTERWARDS = dict.fromkeys(
+    ("DeadlineExceeded", "ImagePull", "CrashLoop"),
+    "Correct the spec, or try again with `pavane rollout retry {reference}`.",
+)
 """The same once the attempt has failed and its pods are gone."""
 
 

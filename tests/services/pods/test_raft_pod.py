@@ -143,7 +143,9 @@ async def test_a_generation_takes_over_and_the_old_one_is_fenced(pods: Pods, mon
     assert live is not None
     assert ready is not None
     assert (live.status_code, ready.status_code, ready.text) == (200, 503, "fenced by a later generation\n")
-    assert (await old.stage())["done"]
+    told = await old.stage()
+    assert told["done"]
+    assert "Fenced" in [blocker["reason"] for blocker in told["blockers"]]
     assert old.process is not None
     old.process.send_signal(signal.SIGTERM)
     assert await old.exit_code() == 0
