@@ -86,10 +86,10 @@ def windows(random: Random, size: int) -> str:
 
 SIZES: dict[Callable[[Random, int], str], tuple[int, ...]] = {
     deep: (5, 16, 34, 40, 200),
-    wide: (60, 400),
-    aggregates: (6, 40, 300),
+    wide: (60, 200),
+    aggregates: (6, 25, 300),
     long: (10, 33, 40, 400),
-    branches: (60, 400),
+    branches: (60, 150),
     unions: (6, 40, 300),
     nested: (4, 12, 40, 150),
     joins: (3, 70),
