@@ -135,7 +135,7 @@ async def test_a_log_asks_for_certificates_only_where_the_operator_issues_them(c
 
 @pytest.mark.parametrize("field", ["rights", "quotas"])
 async def test_rights_and_quotas_need_certificates(cluster: Cluster, field: str) -> None:
-    named: dict[str, object] = {"rights": {"may": ["append"]}, "quotas": {"connections": 3}}[field]
+    named: dict[str, Any] = {"may": ["append"]} if field == "rights" else {"connections": 3}
     clients = {"authentication": "None", field: [{"identity": "billing", **named}]}
     spec = {"metadata": {"raftClusterRef": {"name": "registry"}}, "clients": clients}
     with pytest.raises(ApiError, match=rf"clients\.{field} needs clients\.authentication Certificate"):

@@ -13,13 +13,17 @@ import pytest
 
 from pavane.wal import DiskFolder
 from pavane.waltz.client import Rejected, Unavailable, Waltz
+from pavane.waltz.core.copying import BRAKE, PAUSE_S_MAX, Copying
 from pavane.waltz.core.node import Node
 from pavane.waltz.core.outputs import ReadMeta, Send, WriteMeta
+from pavane.waltz.core.replica import Replica
+from pavane.waltz.core.retention import Keeping
 from pavane.waltz.core.session import REJOIN_S, StoreSession
 from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage import Directory
 from pavane.waltz.storage.scrub import Scrub
 from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import CopyState, RepairStep
 from tests.services.waltz.running import ANSWER_S, KEY, Log, running_log
 from tests.services.waltz.test_power_loss import record
@@ -226,3 +230,34 @@ def test_a_copy_is_rebuilt_while_appends_never_stop(tmp_path: Path) -> None:
     assert second.hwm > RECORDS
     for directory in directories.values():
         directory.close()
+
+
+class Looking(Copying):
+    """Compares copies, and nothing else."""
+
+    def _fail(self, replica: Replica, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def _resolve(self) -> None:
+        pass
+
+
+def test_a_rebuild_leaves_voters_most_of_their_time() -> None:
+    looking = Looking(0, ("a", "b", "c"), (), Keeping())
+    looking.hwm = 0
+    work = looking._equal(["a", "b"])
+    answer = s.RecordHeaderListResponse(s.Head(1, 1, 0), (s.RecordHeader(0, ReqId(1, 1, 0, 0), 0),))
+    question = next(work)
+    for node, took_s, pause_s in (("a", 0.1, 0.1 * BRAKE), ("b", 60.0, PAUSE_S_MAX)):
+        assert question is not None
+        assert question[:2] == (node, s.RecordHeaderListRequest)
+        looking._now += took_s
+        due = looking._now + pause_s
+        assert work.send(answer) is None
+        assert looking._pause_due == pytest.approx(due)
+        looking._now, looking._pause_due = due - 0.01, None
+        assert work.send(None) is None  # somebody else woke it
+        assert looking._pause_due is not None
+        looking._now, looking._pause_due = due + 0.01, None
+        question = next(work, None)
+    assert question is None

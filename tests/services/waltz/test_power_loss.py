@@ -10,8 +10,10 @@ import pytest
 
 from pavane.wal.memory import MemoryDisk, MemoryFile, MemoryFolder
 from pavane.waltz.core.node import Node
+from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage import Directory
-from pavane.waltz.storage.directory import PartitionFiles
+from pavane.waltz.storage.clock import Clock
+from pavane.waltz.storage.directory import REBUILDS_MAX, REBUILT_MS, PartitionFiles
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
 
@@ -237,6 +239,48 @@ def test_a_rebuild_survives_a_power_cut_at_every_write(monkeypatch: pytest.Monke
             assert step > 20
             return
     raise AssertionError("the rebuild does not end")
+
+
+def test_a_disk_that_spoils_each_copy_that_was_whole_is_left_alone_for_a_day() -> None:
+    steady = [1e6]
+    disk = MemoryDisk()
+    prepared(disk)
+    directory = Directory(disk.folder(), KEY, 1, clock=Clock(lambda: steady[0], lambda: steady[0]))
+    directory.assign([0])
+    node, files, number = Node(directory, disk_reserve_bytes=0), directory.partition(0), iter(range(2, 100))
+    assert files is not None
+
+    def spoiled() -> s.Repaired:
+        """What an owner hears that looks at the copy, whose first record rots."""
+        disk.flip_bit("0", f"{0:019d}.seg", 140)
+        with pytest.raises(Damaged):
+            files.read(0, 12)
+        session = head(next(number))
+        node.arrive(session)
+        [found] = node.execute([s.Repair(session, s.RepairStep.LOOK)])
+        assert isinstance(found, s.Repaired)
+        return found
+
+    def rebuilt() -> None:
+        session = head(next(number))
+        node.arrive(session)
+        records = s.Append(session, tuple(record(n) for n in range(12)), False)
+        done = s.Repair(session, s.RepairStep.DONE)
+        node.execute([s.Repair(session, s.RepairStep.BEGIN), s.SetLowWaterMark(session, 11, False), records, done])
+        assert files.available
+
+    for _ in range(REBUILDS_MAX):
+        assert spoiled().state == s.CopyState.DAMAGED
+        steady[0] += REBUILT_MS / 1000 - 1
+        rebuilt()
+    told = spoiled()
+    assert told.state == s.CopyState.SOUND  # nobody gives it up, nor uses it
+    assert not files.available
+    assert told.fault.startswith("damaged from transaction ")
+    assert told.fault.endswith("it was copied anew 3 times, each within a day: replace the disk")
+    steady[0] += REBUILT_MS / 1000
+    rebuilt()
+    assert spoiled().state == s.CopyState.DAMAGED
 
 
 def test_a_repair_that_an_older_session_asks_for_is_refused() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from pavane.waltz.core import copying
 from pavane.waltz.core.copying import Copying
+from pavane.waltz.storage import directory
 from tests.sim.kit.seeds import BrokenError, played, replayable
 from tests.sim.waltz.healing import Healing, Majority, Rotting
 from tests.sim.waltz.world import World
@@ -21,6 +22,7 @@ def play_rotting(seed: int) -> Healing:
     world = World(seed)
     with replayable(seed, lambda: world.now), pytest.MonkeyPatch.context() as patch:
         patch.setattr(copying, "COPY_RECORDS", 7)  # so that a copy takes its time
+        patch.setattr(directory, "REBUILT_MS", 0)  # so that a disk may rot as often as it likes
         healing = Healing(world, spoils=True)
         faults = Rotting(world, RUN_S)
         world.scheduler.run(RUN_S)

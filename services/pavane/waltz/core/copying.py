@@ -13,6 +13,10 @@ from pavane.waltz.wire.blobs import UNRESOLVED
 from pavane.waltz.wire.storage import CopyState, RepairStep
 
 COPY_RECORDS = 1000
+BRAKE = (
+    3.0  # pauses of a rebuild, in times of what a voter took to answer it: it has three quarters of its time for others
+)
+PAUSE_S_MAX = 1.0  # also while a voter is very slow: its rebuild ends some day
 
 
 class Copying(Asking, ABC):
@@ -26,12 +30,20 @@ class Copying(Asking, ABC):
         self.damaged: dict[str, str] = {}
         """Nodes that do not use their copy, or whose copy is not yet verified, and why."""
         self._members: dict[str, Member] = {}
+        self._pause_due: float | None = None
         self._quorum = len(nodes) // 2 + 1
         self._replicas = {node: Replica(node) for node in nodes}
 
     @abstractmethod
     def _fail(self, replica: Replica, reason: str) -> None:
         """Do without a replica."""
+
+    def _pause(self, began: float) -> Work:
+        """Let a voter do other work between two questions of a rebuild, the last of which was asked at ``began``."""
+        due = self._now + min(PAUSE_S_MAX, BRAKE * (self._now - began))
+        while self._now < due:
+            self._pause_due = due if self._pause_due is None else min(due, self._pause_due)
+            yield None
 
     @abstractmethod
     def _resolve(self) -> None:
@@ -97,7 +109,9 @@ class Copying(Asking, ABC):
         while txid <= last:
             count, heads = min(s.RECORDS_MAX, last - txid + 1), None
             for node in nodes:
+                began = self._now
                 answer = yield (node, s.RecordHeaderListRequest, txid, count)
+                yield from self._pause(began)
                 if txid < self.keeping.first:  # dropped since it was asked for
                     count = self.keeping.first - txid
                     break
@@ -131,7 +145,10 @@ class Copying(Asking, ABC):
             yield from self._drop(replica)
             return True
         wanted = min(COPY_RECORDS, target - replica.hwm)
+        began = self._now
         answer = yield (source, s.RecordListRequest, replica.hwm + 1, wanted)
+        if replica.rebuilding:
+            yield from self._pause(began)
         if replica.hwm + 1 < self.keeping.first:  # dropped since they were asked for
             return True
         if not isinstance(answer, s.RecordListResponse) or not answer.records:

@@ -196,6 +196,9 @@ class StoreSession(Joining):
                 self._contact(replica)
         if self._too_late(now):
             self._declare()
+        if self._pause_due is not None and self._pause_due <= now:
+            self._pause_due = None
+            self._poke()
         overdue = [(seq, asked) for seq, asked in self._asked.items() if asked.due <= now]
         for seq, asked in overdue:
             if self._asked.pop(seq, None) is not None:
@@ -215,7 +218,8 @@ class StoreSession(Joining):
         if self.ended:
             return due
         switch = self._switch_at if self.changing and self._phase != "reading" else None
-        return min((at for at in (due, self._rejoin_due, switch) if at is not None), default=None)
+        dues = (due, self._rejoin_due, self._pause_due, switch)
+        return min((each for each in dues if each is not None), default=None)
 
     @property
     def room(self) -> bool:

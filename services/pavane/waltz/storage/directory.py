@@ -30,7 +30,8 @@ MARK_LAYOUT = struct.Struct(">qqqqi")  # fence, mark, damaged from, sequence, 0
 CONTROL_ENTRY_BYTES = 4 + 2 * (CONTROL_LAYOUT.size + 4)
 LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of what the process or the machine has run out
 GROW_MAX = 16  # partitions that are made at a time: appends of all others wait meanwhile
-REBUILDS_MAX = 3  # of one copy, until it is whole: a disk that spoils each of them is to be replaced
+REBUILDS_MAX = 3  # of one copy, each within REBUILT_MS of the one before: a disk that spoils them is to be replaced
+REBUILT_MS = 24 * 3600 * 1000  # after which what a rebuild has made counts as sound, and one more may be tried
 FIRST = ".first"  # name of an empty file: everything below its number may have been dropped
 _DAMAGED = "damaged from transaction"
 _REBUILT = "it was damaged, and is being copied from the other storage nodes"
@@ -241,8 +242,9 @@ class PartitionFiles:
         clock: Clock,
     ) -> None:
         self.number = number
-        self.rebuilds = 0
-        """How often the copy was given up since it was last whole."""
+        self._rebuilds = 0
+        """How often the copy was given up, each time within REBUILT_MS of the one before; last at `_rebuilt_ms`."""
+        self._rebuilt_ms = 0
         self.mended = ""
         """What was wrong with the copy when it was last rebuilt."""
         self._folder = folder
@@ -278,11 +280,17 @@ class PartitionFiles:
     @property
     def state(self) -> CopyState:
         """Whether its records are damaged, or being copied anew; of what a tool or the disk stopped: neither."""
-        if not self._flags & FLAG_AVAILABLE:
+        if not self._flags & FLAG_AVAILABLE or self._wears_out:
             return CopyState.SOUND
         if self.fault.startswith(_DAMAGED):
             return CopyState.DAMAGED
         return CopyState.REBUILDING if self.fault == _REBUILT else CopyState.SOUND
+
+    @property
+    def _wears_out(self) -> bool:
+        """Whether it was rebuilt so often that it is left alone for a while, damaged again."""
+        often = self._rebuilds >= REBUILDS_MAX and self.fault != _REBUILT
+        return often and self._clock.ms() - self._rebuilt_ms < REBUILT_MS
 
     @property
     def first(self) -> int:
@@ -509,7 +517,9 @@ class PartitionFiles:
         if self.state is not CopyState.DAMAGED:
             raise Damaged(self.fault)
         self.mended = self.fault
-        self.rebuilds += 1
+        now = self._clock.ms()
+        self._rebuilds = 1 + (self._rebuilds if now - self._rebuilt_ms < REBUILT_MS else 0)
+        self._rebuilt_ms = now
         try:
             self._directory.sync_marks()
             self._forget_session()
@@ -531,7 +541,7 @@ class PartitionFiles:
         self._damaged_from = SOUND
         self._write_mark()
         self._directory.sync_marks()
-        self.fault, self.rebuilds = "", 0
+        self.fault = ""
 
     def _read(self, txid: int, count: int) -> list[Record]:
         for segment in reversed(self._segments):
@@ -585,8 +595,8 @@ class PartitionFiles:
 
     def _damage(self, txid: int, fault: str) -> None:
         self.fault = f"{_DAMAGED} {txid} on: {fault}"
-        if self.rebuilds >= REBUILDS_MAX:
-            self.fault = f"copied anew {self.rebuilds} times and {self.fault}: replace the disk"
+        if self._rebuilds >= REBUILDS_MAX:
+            self.fault += f"; it was copied anew {self._rebuilds} times, each within a day: replace the disk"
         self._damaged_from = txid
         self._directory.found_damaged += 1
         self._write_mark()
