@@ -271,7 +271,12 @@ async def _has(client: Waltz, count: int) -> None:
     try:
         while True:
             await views.read_on()
-            if "v" in views.readers and views.query("SELECT sum(n) AS n FROM v")[1].column(0).to_pylist() == [count]:
+            held = views.readers.get("v")
+            if (
+                held is not None
+                and held.tick >= 1
+                and views.query("SELECT sum(n) AS n FROM v")[1].column(0).to_pylist() == [count]
+            ):
                 return
             await asyncio.sleep(LOOK_S)
     finally:

@@ -65,6 +65,21 @@ def test_whole_numbers_of_any_size_are_added_up_exactly(spark: SparkSession) -> 
     assert total == sum(each * diff for each, diff in zip(values, diffs, strict=True) if each is not None)
 
 
+@pytest.mark.parametrize("touched", [runs.HASHES_MAX, 2000])
+def test_a_step_may_touch_many_keys(
+    touched: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "RECENT_ROWS", 0)  # so that there is a run to look into
+    made = script(0)
+    schema = arrow_schema(made.tables[0].columns)
+    with closing(engine_in(tmp_path, spark).open(made)) as opened:
+        flow = opened.flow(made.views[0])
+        for tick in (1, 2):
+            rows = table_of([((f"k{number}", 1, None), tick, 1) for number in range(touched)], schema)
+            changed = flow.step({"t": rows}, tick + 1)
+    assert changed.num_rows == 2 * touched  # each old sum out, each new one in
+
+
 class Counting:
     """A client of the log that takes note of what the driver reads of the tables."""
 

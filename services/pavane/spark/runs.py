@@ -20,8 +20,9 @@ from pavane.spark.stages import Stage
 
 RECENT_ROWS = 10_000
 """So many rows of changes in the driver become a run."""
-HASHES_MAX = 2_000
-"""So many keys are looked for by their hashes, by which Spark passes over batches of a run; more by a join."""
+HASHES_MAX = 200
+"""So many keys are looked for by their hashes, by which Spark passes over batches of a run; more by a join. Spark makes
+of each hash another level of a condition; of 2,000 the stack of an executor overflowed, which ends its JVM."""
 
 
 @dataclass(frozen=True, slots=True)
