@@ -222,3 +222,21 @@ async def test_series_are_for_those_who_may_see_the_resource(tmp_path: Path) -> 
         headers = {"Authorization": f"Bearer {await api.service_account_token('stranger')}"}
         answer = await api.http.get(f"{BASE}/q/series", headers=headers)
         assert (answer.status_code, "may not get raftclusters" in answer.text) == (403, True)
+
+
+async def test_lists_have_a_line_per_resource_of_the_kinds_that_may_be_listed(tmp_path: Path) -> None:
+    other = Place("waltzclusters", "elsewhere", "w")
+    async with plane(tmp_path, series_every_s=3600) as api:
+        await created(api)
+        await api.app.state.control.series.add([point(Q, 3), point(other, None)], int(time.time()))
+        items = (await api.http.get("/api/v1/resources/series")).json()["items"]
+        assert [(each["plural"], each["namespace"], each["name"], each["unit"]) for each in items] == [
+            ("raftclusters", "default", "q", "per second"),
+            ("waltzclusters", "elsewhere", "w", "per second"),
+        ]
+        assert [value for value in items[0]["values"] if value is not None] == [3]
+        assert {len(each["values"]) for each in items} == {30}
+        items = (await api.http.get("/api/v1/resources/series?namespace=elsewhere")).json()["items"]
+        assert [each["name"] for each in items] == ["w"]
+        headers = {"Authorization": f"Bearer {await api.service_account_token('stranger')}"}
+        assert (await api.http.get("/api/v1/resources/series", headers=headers)).status_code == 403

@@ -34,7 +34,7 @@ function View({ route, namespace }: { route: string[]; namespace: string }) {
   const [first, second, third] = route;
   if (first === "traces") return second ? <TracePage key={second} id={second} /> : <Traces namespace={namespace} />;
   if (first && second && third) return <ResourcePage key={route.join()} plural={first} namespace={second} name={third} />;
-  return <Overview />;
+  return <Overview namespace={namespace} />;
 }
 
 function Page({ leave }: { leave: (why: string) => void }) {

@@ -108,6 +108,12 @@ export function pathOf(plural: string, resource: Resource): string {
   return `/namespaces/${encodeURIComponent(resource.metadata.namespace)}/${plural}/${encodeURIComponent(resource.metadata.name)}`;
 }
 
+/** Where this page shows it. */
+export const addressOf = (plural: string, { metadata }: Resource) => `${plural}/${metadata.namespace}/${metadata.name}`;
+
+/** The newest value of a line. */
+export const newest = (line: Schemas["SeriesLine"]) => line.values.findLast((value) => value !== null);
+
 export function ago(text: string | null | undefined, now: number): string {
   if (!text) return "";
   const seconds = Math.max(0, Math.round((now - Date.parse(text)) / 1000));

@@ -1,11 +1,18 @@
 import { memo, useDeferredValue, useMemo, useState } from "react";
-import type { Schemas } from "./api";
-import { useResources } from "./live";
-import { hasPods, health, type KindList, lastGapMs, type Resource, waitsOf } from "./model";
-import { Badge, Empty, Loading, Panel, Rows, Table } from "./ui";
+import { inNamespace, type Schemas } from "./api";
+import { shown } from "./chart";
+import { usePolled, useResources } from "./live";
+import { UseMap } from "./usemap";
+import { addressOf, hasPods, health, type KindList, lastGapMs, newest, type Resource, waitsOf } from "./model";
+import { Badge, Empty, Loading, Panel, Rows, Spark, Table } from "./ui";
 
-export function Overview() {
+const LINES_AGAIN_MS = 60_000; // a step of theirs is two minutes
+
+type Line = Schemas["SeriesLine"];
+
+export function Overview({ namespace }: { namespace: string }) {
   const lists = useResources();
+  const lines = useLines(namespace);
   const [wanted, setWanted] = useState("");
   const filter = useDeferredValue(wanted.trim().toLowerCase());
   const tones = useMemo(() => lists?.flatMap((list) => list.items.map((each) => health(each).tone)) ?? [], [lists]);
@@ -34,17 +41,30 @@ export function Overview() {
       {lists
         .filter((list) => list.items.length > 0)
         .map((list) => (
-          <OneKind key={list.plural} list={list} filter={filter} />
+          <OneKind key={list.plural} list={list} filter={filter} lines={lines} />
         ))}
+      <UseMap lists={lists} lines={lines} filter={filter} />
     </>
   );
+}
+
+/** The last hour of each resource, by its address on this page. */
+function useLines(namespace: string): Map<string, Line> {
+  const { data } = usePolled<Schemas["SeriesLines"]>(`/resources/series?${new URLSearchParams(inNamespace(namespace))}`, LINES_AGAIN_MS);
+  return useMemo(() => new Map(data?.items.map((each) => [`${each.plural}/${each.namespace}/${each.name}`, each])), [data]);
+}
+
+/** From the first value to the newest one: what is silent between them is drawn as nothing done. */
+function known({ values }: Line): number[] {
+  const told = (value: number | null) => value !== null;
+  return values.slice(values.findIndex(told), values.findLastIndex(told) + 1).map((value) => value ?? 0);
 }
 
 const OF_PODS = ["#Generation", "#Pods ready", "#Writes paused"];
 const OF_SCRIPTS = ["#Views", "#Ticks behind", "#Bad rows"];
 
 /** Unless its list changed nothing of a kind is looked at again. */
-const OneKind = memo(function OneKind({ list, filter }: { list: KindList; filter: string }) {
+const OneKind = memo(function OneKind({ list, filter, lines }: { list: KindList; filter: string; lines: Map<string, Line> }) {
   const shown = list.items.filter((each) => `${each.metadata.namespace}/${each.metadata.name}`.includes(filter));
   return (
     <Panel title={list.kind} half aside={<span className="quiet">{list.items.length}</span>}>
@@ -55,23 +75,23 @@ const OneKind = memo(function OneKind({ list, filter }: { list: KindList; filter
           caption={list.kind}
           even
           rows={shown.length}
-          head={["Name", "State", ...(list.kind === "Dataflow" ? OF_SCRIPTS : OF_PODS), "Waits for"]}
+          head={["Name", "State", ...(list.kind === "Dataflow" ? OF_SCRIPTS : OF_PODS), "Last hour", "Waits for"]}
         >
-          <Rows items={shown} row={(each) => <Row key={each.metadata.uid} plural={list.plural} resource={each} />} />
+          <Rows items={shown} row={(each) => <Row key={each.metadata.uid} plural={list.plural} resource={each} line={lines.get(addressOf(list.plural, each))} />} />
         </Table>
       )}
     </Panel>
   );
 });
 
-const Row = memo(function Row({ plural, resource }: { plural: string; resource: Resource }) {
+const Row = memo(function Row({ plural, resource, line }: { plural: string; resource: Resource; line: Line | undefined }) {
   const { name, namespace } = resource.metadata;
   const waits = waitsOf(resource)[0]?.message ?? "";
   const facts = hasPods(resource) ? ofPods(resource) : ofScript(resource);
   return (
     <tr>
       <th scope="row">
-        <a href={`#/${plural}/${namespace}/${name}`}>{name}</a> <span className="quiet">{namespace}</span>
+        <a href={`#/${addressOf(plural, resource)}`}>{name}</a> <span className="quiet">{namespace}</span>
       </th>
       <td>
         <Badge health={health(resource)} />
@@ -81,6 +101,13 @@ const Row = memo(function Row({ plural, resource }: { plural: string; resource: 
           {each}
         </td>
       ))}
+      <td className="nowrap">
+        {line && (
+          <>
+            <Spark values={known(line)} most={line.values.length} /> {shown(newest(line), line.unit)}
+          </>
+        )}
+      </td>
       <td className="quiet waits" title={waits}>
         {waits}
       </td>

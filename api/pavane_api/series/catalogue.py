@@ -106,9 +106,9 @@ CATALOGUE: Mapping[str, tuple[Series, ...]] = {
         *_PROCESSES,
     ),
     "swimgroups": (
+        Series("traffic", "Sent", "bytes per second", How.RATE, ("pavane_swim_sent_bytes_total",)),
         Series("alive", "Members that others see alive", "members", How.MOST, ("pavane_swim_peers_alive",)),
         Series("suspect", "Suspects", "members", How.MOST, ("pavane_swim_peers_suspect",), Fold.MOST),
-        Series("traffic", "Sent", "bytes per second", How.RATE, ("pavane_swim_sent_bytes_total",)),
         Series("dropped", "Dropped", "per second", How.RATE, ("pavane_swim_dropped_total",)),
         *_PROCESSES,
     ),
@@ -129,6 +129,11 @@ WANTED: Mapping[str, frozenset[str]] = {
     plural: frozenset(name for one in series for name in one.metrics) for plural, series in CATALOGUE.items()
 }
 """The metrics that they need."""
+
+
+def lead(plural: str) -> Series:
+    """Return the number that a list shows of a kind."""
+    return CATALOGUE[plural][0]
 
 
 def parse(text: str, wanted: frozenset[str]) -> Reading:

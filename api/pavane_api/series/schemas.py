@@ -40,3 +40,29 @@ class ResourceSeries(Document):
     """Those asked for; all without `names`."""
     marks: list[SeriesMark]
     """Pods that started again or were replaced since `from`, oldest first."""
+
+
+class SeriesLine(Document):
+    """The first number of a resource over time."""
+
+    plural: str
+    """Its kind."""
+    namespace: str
+    """Where it is."""
+    name: str
+    """Its name; it may be gone since."""
+    unit: str
+    """Of the values."""
+    values: list[float | None]
+    """One per step; null where no pod told it."""
+
+
+class SeriesLines(Document):
+    """A line per resource."""
+
+    from_: int = Field(alias="from")
+    """Where the first step begins, seconds since 1970."""
+    step: int
+    """Seconds from one value to the next."""
+    items: list[SeriesLine]
+    """By kind, namespace and name."""

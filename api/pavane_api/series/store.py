@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pavane_api.database import Database
-from pavane_api.series.catalogue import CATALOGUE, Fold, Series
+from pavane_api.series.catalogue import CATALOGUE, Fold, Series, lead
 
 RESOURCES_MAX = 2000  # of which series are kept: those that were seen first
 MARKS_MAX = 500  # per resource: pods that start again all the time fill no disk
@@ -67,6 +67,8 @@ class SeriesStore(Database):
         self._rows_max = rows_max
         self._every_s = every_s
         self._ids: dict[Place, int] = {}
+        self._lines: dict[Place, list[float | None]] = {}
+        self._lines_from_s = 0
         self._rounds = itertools.count()
 
     def _prepare(self, database: sqlite3.Connection) -> None:
@@ -82,6 +84,15 @@ class SeriesStore(Database):
     ) -> list[list[float | None]]:
         """Return for each series one value per step from ``from_s`` on; None where nothing was read."""
         return await self._run(self._folded, place, series, from_s, step_s, steps)
+
+    async def lines(
+        self, plurals: Sequence[str], namespace: str | None, from_s: int, step_s: int, steps: int
+    ) -> list[tuple[Place, list[float | None]]]:
+        """Return the first series of each resource of these kinds, in a namespace or (None) in all, as ``folded`` does.
+
+        What is asked again for the same time is read once.
+        """
+        return await self._run(self._all_lines, plurals, namespace, from_s, step_s, steps)
 
     async def marks(self, place: Place, from_s: int) -> list[Mark]:
         """Return what happened since then, oldest first."""
@@ -168,6 +179,22 @@ class SeriesStore(Database):
                 if told:
                     values[step] = max(told) if one.fold is Fold.MOST else math.fsum(told) / len(told)
         return folded
+
+    def _all_lines(
+        self, plurals: Sequence[str], namespace: str | None, from_s: int, step_s: int, steps: int
+    ) -> list[tuple[Place, list[float | None]]]:
+        if self._lines_from_s != from_s:
+            self._lines, self._lines_from_s = {}, from_s
+        rows = self._database.execute(
+            "SELECT plural, namespace, name FROM resource WHERE ? IS NULL OR namespace = ? ORDER BY 1, 2, 3",
+            (namespace, namespace),
+        )
+        found = []
+        for place in [Place(*row) for row in rows if row[0] in plurals]:
+            if place not in self._lines:
+                (self._lines[place],) = self._folded(place, (lead(place.plural),), from_s, step_s, steps)
+            found.append((place, self._lines[place]))
+        return found
 
     def _marks(self, place: Place, from_s: int) -> list[Mark]:
         key = self._id(place)
