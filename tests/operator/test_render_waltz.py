@@ -14,9 +14,11 @@ from pavane.pods.waltz_settings import (
     WaltzServerSettings,
     WaltzStorageSettings,
     ZooKeeperServers,
+    archive_options,
     load,
     metadata,
 )
+from pavane.runtime.settings import SettingsError
 from pavane.waltz.core.quotas import Quota
 from pavane.waltz.core.rights import Right
 from pavane.waltz.wire.blobs import (
@@ -124,6 +126,32 @@ def test_servers_alone_are_told_what_is_kept(tmp_path: Path) -> None:
     config, _, servers = RENDERER.generation(greedy, revision(greedy, 2))
     assert not load(WaltzServerSettings.model_validate(ours(servers, config, tmp_path))).retention_respects_consumers
     assert RENDERER.standing(of, revision(of, 2)) == RENDERER.standing(resource(1, 2), revision(resource(1, 2), 2))
+
+
+def test_servers_alone_are_told_where_the_archive_is(tmp_path: Path) -> None:
+    of = resource(1, 2, archive={"url": "s3://backups/logs", "secretName": "store", "whileAway": "Drop"})
+    config, _, servers = RENDERER.generation(of, revision(of, 2))
+    settings = WaltzServerSettings.model_validate(ours(servers, config, tmp_path))
+    found = load(settings)
+    assert (found.archive_url, found.archive_delay_ms, found.archive_drops) == ("s3://backups/logs", 300_000, True)
+    volumes = {one["name"]: one for one in servers.body["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["archive"]["secret"]["secretName"] == "store"
+    assert settings.waltz_archive is not None
+    assert RENDERER.standing(of, revision(of, 2)) == RENDERER.standing(resource(1, 2), revision(resource(1, 2), 2))
+    assert "store" in RENDERER.references(of)
+    store = {"data": {"aws_endpoint": base64.b64encode(b"http://minio:9000\n").decode()}}
+    rules = shared(of, {**READY, "store": store})["NetworkPolicy ledger-egress"].body["spec"]["egress"]
+    anywhere = {port["port"] for rule in rules if "to" not in rule for port in rule["ports"]}
+    assert {443, 9000} <= anywhere
+
+
+def test_options_of_the_archive_are_files(tmp_path: Path) -> None:
+    (tmp_path / "aws_region").write_text("eu-1\n")
+    (tmp_path / "..data").mkdir()
+    assert archive_options(tmp_path) == {"aws_region": "eu-1"}
+    assert archive_options(None) == {}
+    with pytest.raises(SettingsError, match="PAVANE_WALTZ_ARCHIVE"):
+        archive_options(tmp_path / "none")
 
 
 def mark(of: Resource, number: int) -> str:

@@ -29,6 +29,8 @@ SERVERS_MAX = 64
 """More servers make each assignment longer; partitions are what spreads the load."""
 CONNECT_STRING = r"^[^\s,/:]+:[0-9]+(,[^\s,/:]+:[0-9]+)*$"
 """As clients of ZooKeeper take it, without a path at the end: `root` is for that."""
+ARCHIVE_URL = r"^((s3|gs|az)://[^/\s?#]+(/[^\s?#]*)?|file:///[^\s?#]+)$"
+"""Where archives can be."""
 STORAGE_NODES_MAX = 5
 """Every partition has a replica on each node, and an append waits for a majority of them."""
 
@@ -133,6 +135,30 @@ class Retention(Model):
     """How much a partition takes on each storage node; at least 1Mi. It may be more by what comes within 10 seconds."""
     respect_consumers: bool = Field(default=True, json_schema_extra=marked(Mark.POD))
     """Whether nothing is given up that a consumer still needs, whatever maxAge and maxBytes say."""
+
+
+class WhileAway(StrEnum):
+    """What happens while the archive takes nothing."""
+
+    KEEP = "Keep"
+    DROP = "Drop"
+
+
+class Archive(Model):
+    """Where the servers copy what is committed to, for reads and for what `retention` has given up."""
+
+    url: Annotated[str, Field(max_length=1024, pattern=ARCHIVE_URL)] = Field(json_schema_extra=marked(Mark.POD))
+    """A bucket or container and a path: `s3://bucket/path`, `gs://…`, `az://…`; or `file:///path`, for a folder that
+    all pods share. Each log has a folder of its own below it."""
+    secret_name: Name | None = Field(default=None, json_schema_extra=marked(Mark.POD))
+    """A Secret in the same namespace with options of the store, a key for each: `aws_access_key_id`,
+    `aws_secret_access_key`, `aws_region`, `aws_endpoint`, `google_service_account_key`, `azure_storage_account_name`,
+    `azure_storage_account_key`; if absent, what the pod's environment gives."""
+    delay: Duration = Field(default="5m", json_schema_extra=marked(Mark.POD))
+    """After this time a transaction is copied; earlier if 8 MiB wait. 1s to 1h."""
+    while_away: WhileAway = Field(default=WhileAway.KEEP, json_schema_extra=marked(Mark.POD))
+    """While the archive takes nothing: Keep what is not archived, until volumes are full and appends wait; or Drop it
+    as `retention` says, so that it is in no archive."""
 
 
 class Authentication(StrEnum):
@@ -283,6 +309,19 @@ class WaltzClusterSpec(CommonSpec):
         ),
     )
     """How much of each partition is kept; if absent, all."""
+    archive: Archive | None = Field(
+        default=None,
+        json_schema_extra=marked(
+            Mark.POD,
+            **rules(
+                rule(
+                    "duration(self.delay) >= duration('1s') && duration(self.delay) <= duration('1h')",
+                    "archive.delay must be between 1s and 1h",
+                ),
+            ),
+        ),
+    )
+    """Where the servers copy what is committed to; if absent, nowhere."""
     clients: Clients | None = Field(
         default=None,
         json_schema_extra=marked(

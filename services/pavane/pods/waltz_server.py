@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pavane.compute.wire import Blocker, Token
@@ -15,7 +17,7 @@ from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.staged import PodRole, StagedPod
 from pavane.pods.waltz_adoption import adopt_if_asked
 from pavane.pods.waltz_metadata import store_of
-from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, WaltzConfig, WaltzServerSettings, load
+from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, WaltzConfig, WaltzServerSettings, archive_options, load
 from pavane.pods.waltz_settings import metadata as metadata_of
 from pavane.runtime.certificates import AUTHORITIES_FILE
 from pavane.runtime.metrics import Metric
@@ -23,9 +25,11 @@ from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
+from pavane.waltz.aio.archive import Archive, folder_of
 from pavane.waltz.aio.cluster import ClusterConfig, check_tree, make_tree, read_rollout, read_view, set_rollout
 from pavane.waltz.core.retention import Policy
 from pavane.waltz.core.rights import Rights, Rule
+from pavane.waltz.errors import ArchiveError
 from pavane.waltz.server import WaltzServer
 from pavane.waltz.state.metadata import MetadataError
 from pavane.wire import Stage
@@ -127,7 +131,9 @@ class WaltzPod(StagedPod[WaltzRole]):
                 raise SettingsError("PAVANE_WALTZ_CLIENTS needs PAVANE_TLS: there are no certificates without TLS")
             client_tls = known.mutual_port
         rules = config.client_rights
-        policy = Policy(config.retention_bytes, config.retention_age_ms, respect=config.retention_respects_consumers)
+        archives, drops = bool(config.archive_url), config.archive_drops
+        respect = config.retention_respects_consumers
+        policy = Policy(config.retention_bytes, config.retention_age_ms, respect, archives=archives, drops=drops)
         self._holds = policy.limited and policy.respect
         self._server = WaltzServer(
             ClusterConfig(
@@ -145,6 +151,8 @@ class WaltzPod(StagedPod[WaltzRole]):
             client_tls=client_tls,
             storage_tls=self._storage_tls,
             policy=policy,
+            archive=partial(_archive, config, settings.waltz_archive) if archives else None,
+            archive_delay_s=config.archive_delay_ms / 1000,
             rights=Rights(None if rules is None else [Rule(one.identity, one.may, one.partitions) for one in rules]),
             quotas=config.client_quotas,
         )
@@ -230,6 +238,15 @@ class WaltzPod(StagedPod[WaltzRole]):
 
     def _partitions_json(self) -> dict[str, Any] | None:
         return None if self._process.ending or self._server.core is None else self._server.partitions_json()
+
+
+def _archive(config: WaltzConfig, folder: Path | None) -> Archive:
+    """Open the archive with the options that its Secret has now. Raises ``ArchiveError``."""
+    try:
+        options = archive_options(folder)
+    except SettingsError as error:
+        raise ArchiveError(str(error)) from None
+    return Archive(f"{config.archive_url.rstrip('/')}/{folder_of(config.cluster_name, config.key)}", options)
 
 
 def run() -> int:

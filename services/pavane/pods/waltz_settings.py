@@ -44,6 +44,8 @@ class WaltzServerSettings(PodSettings):
     waltz_clients: Path | None = None
     """Folder of the ConfigMap `{name}-clients`, whose ``ca.crt`` clients need a certificate of; absent: they need none.
     Whoever has one of the pods' own authority counts as well: servers, and the control plane."""
+    waltz_archive: Path | None = None
+    """Folder of the Secret with the options of the archive's store: a file for each, such as `aws_access_key_id`."""
 
 
 class WaltzStorageSettings(PodSettings):
@@ -87,6 +89,13 @@ class WaltzConfig(BaseModel):
     """How long a transaction is kept; -1: for ever. For servers."""
     retention_respects_consumers: bool = True
     """Whether nothing is dropped that a consumer needs. For servers."""
+
+    archive_url: str = ""
+    """Where what is committed is copied to, `s3://…`, `gs://…`, `az://…` or `file://…`; empty: nowhere. For servers."""
+    archive_delay_ms: int = Field(default=300_000, ge=1000)
+    """After which a transaction is archived. For servers."""
+    archive_drops: bool = False
+    """Whether retention goes on while the archive takes nothing. For servers."""
 
     client_rights: tuple[ClientRule, ...] | None = None
     """What clients may do by their certificates; ``None``: all but trim. For servers."""
@@ -138,6 +147,15 @@ def load(settings: WaltzServerSettings | WaltzStorageSettings) -> WaltzConfig:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
         raise SettingsError(f"PAVANE_CONFIG: {settings.config}: {faults}") from None
+
+
+def archive_options(folder: Path | None) -> dict[str, str]:
+    """Read the options of the archive's store. Raises ``SettingsError`` that names the folder and what is wrong."""
+    try:
+        found = () if folder is None else sorted(path for path in folder.iterdir() if path.is_file())
+        return {path.name: path.read_text(encoding="utf-8").strip() for path in found}
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"PAVANE_WALTZ_ARCHIVE: {folder}: {error}") from error
 
 
 def metadata(folder: Path) -> Metadata | ZooKeeperServers:

@@ -11,6 +11,7 @@ from pavane_operator.objects.pods import Inputs, Mount, variable
 
 METADATA_MOUNT = "/etc/pavane/metadata"
 CLIENTS_MOUNT = "/etc/pavane/clients"
+ARCHIVE_MOUNT = "/etc/pavane/archive"
 DATA_MOUNT = "/var/lib/pavane"
 
 
@@ -26,6 +27,9 @@ def server(inputs: Inputs, spec: WaltzClusterSpec) -> dict[str, Any]:
     if spec.certifies_clients:
         mounts.append(Mount("clients", CLIENTS_MOUNT, config_map=names.clients_map(resource.name)))
         environment.append(variable("PAVANE_WALTZ_CLIENTS", CLIENTS_MOUNT))
+    if spec.archive is not None and spec.archive.secret_name is not None:
+        mounts.append(Mount("archive", ARCHIVE_MOUNT, secret=spec.archive.secret_name))
+        environment.append(variable("PAVANE_WALTZ_ARCHIVE", ARCHIVE_MOUNT))
     return pods.template(
         inputs,
         names.SERVERS,

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from pavane.runtime.certificates import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration, parse_quantity
-from pavane_operator.crds.waltzcluster import Authentication, WaltzClusterSpec
+from pavane_operator.crds.waltzcluster import Authentication, WaltzClusterSpec, WhileAway
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.waltz import metadata, names, pod
 from pavane_operator.objects import generations
 from pavane_operator.objects.budget import disruption_budget, standing_budget
 from pavane_operator.objects.generations import Content
 from pavane_operator.objects.owned import owned, service_account
-from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
-from pavane_operator.objects.policies import Ports, network_policies
+from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs, Port
+from pavane_operator.objects.policies import DEFAULT_PORTS, Ports, Target, network_policies
 from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
 from pavane_operator.plan.port import NOTHING
 from pavane_operator.tls.names import certificate_secret, issued_secret, issued_stem
@@ -45,9 +47,11 @@ class WaltzRenderer(BaseRenderer):
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secrets with the keys of the metadata store, the certificate whose authority applications trust, and what
         is issued to them."""
+        kept = _spec(resource).archive
+        options = () if kept is None or kept.secret_name is None else (kept.secret_name,)
         own = () if _is_clear(resource) else (certificate_secret(resource.name, resource.spec.tls),)
         issued = (issued_secret(resource.name),) if clients(resource) else ()
-        return (*metadata.secrets(_spec(resource), targets), *own, *issued)
+        return (*metadata.secrets(_spec(resource), targets), *own, *issued, *options)
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """`ReferenceNotReady` while the RaftCluster with the metadata cannot be used."""
@@ -58,7 +62,7 @@ class WaltzRenderer(BaseRenderer):
         """The ControllerRevision `{name}-g{n}`: what its servers are made of, and the storage nodes once it serves."""
         spec, defaults = _spec(resource), self._defaults
         servers = Content(
-            config=_config(resource, spec) | _retention(spec) | _rights(spec),
+            config=_config(resource, spec) | _retention(spec) | _archive(spec) | _rights(spec),
             template=pod.server(Inputs.of(resource, generation, defaults, repair), spec),
             ports=(names.WALTZ_PORT, STAGE, OPS),
         )
@@ -87,11 +91,12 @@ class WaltzRenderer(BaseRenderer):
         pods = names.SERVERS.of_resource(resource.name)
         role = names.SERVERS.role
         servers = names.SERVERS.all_pods(resource.name)
+        egress = (*metadata.egress(spec), *_to_archive(resource, spec, references))
         return (
             Manifest.of(live),
             *self._secrets(resource, spec, references),
             service_account(resource, labels),
-            *network_policies(resource, labels, pods, PORTS, self._surroundings, metadata.egress(spec)),
+            *network_policies(resource, labels, pods, PORTS, self._surroundings, egress),
             *disruption_budget(resource, role, labels, servers, writers, spare=spec.servers.replicas - 1),
             *standing_budget(
                 resource,
@@ -152,6 +157,19 @@ class WaltzRenderer(BaseRenderer):
         return tuple(found)
 
 
+def _to_archive(resource: Resource, spec: WaltzClusterSpec, references: Mapping[str, Any]) -> tuple[Target, ...]:
+    """Anything on the ports of the archive's store: those of http, and that of an endpoint in its options."""
+    if spec.archive is None or spec.archive.url.startswith("file:"):
+        return ()
+    numbers = {443}
+    for value in _data(references, spec.archive.secret_name or "").values():
+        with contextlib.suppress(ValueError):
+            found = urlsplit(base64.b64decode(value).decode().strip())
+            if found.scheme in DEFAULT_PORTS and found.hostname:
+                numbers.add(found.port or DEFAULT_PORTS[found.scheme])
+    return ((None, tuple(Port(f"archive-{number}", number) for number in sorted(numbers))),)
+
+
 def clients(resource: Resource) -> tuple[str, ...]:
     """Applications by one name, and who has a rule or a quota."""
     found = _spec(resource).clients
@@ -200,6 +218,15 @@ def _retention(spec: WaltzClusterSpec) -> dict[str, Any]:
     if kept is not None and kept.max_age is not None:
         found["retention_age_ms"] = int(parse_duration(kept.max_age).total_seconds() * 1000)
     return found
+
+
+def _archive(spec: WaltzClusterSpec) -> dict[str, Any]:
+    """Where servers copy what is committed to."""
+    if spec.archive is None:
+        return {}
+    found: dict[str, Any] = {"archive_url": spec.archive.url}
+    found["archive_delay_ms"] = int(parse_duration(spec.archive.delay).total_seconds() * 1000)
+    return found | ({"archive_drops": True} if spec.archive.while_away is WhileAway.DROP else {})
 
 
 def _rights(spec: WaltzClusterSpec) -> dict[str, Any]:
