@@ -129,6 +129,10 @@ async def test_while_the_store_is_away_appends_go_on_and_nothing_is_dropped_that
             assert (state["end"], state["waiting"]) == (30, 30)
             assert state["waiting_bytes"] == sum(map(len, DATA[30:]))
             assert state["faulty_s"] > 0
+            told = {one.name: one.value for one in log.servers[0].metrics()}
+            assert told["pavane_waltz_archive_end"] == 30
+            assert told["pavane_waltz_archive_waiting_bytes"] == state["waiting_bytes"]
+            assert told["pavane_waltz_archive_failing_seconds"] > 0
             store.away = False
             await eventually(lambda: start(log) > 30, ANSWER_S)
             assert not archived(log).fault

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from pavane.runtime.metrics import Metric
 from pavane.waltz.aio.archive import Archive
 from pavane.waltz.core.outputs import ReadArchive
 from pavane.waltz.core.partition import Partition
@@ -193,3 +194,11 @@ def state_of(partition: Partition, now: float) -> dict[str, Any] | None:
         "fault": held.fault,
         "faulty_s": now - held.faulty_since if held.fault else 0.0,
     }
+
+
+def archive_metrics(labels: Mapping[str, str], partition: Partition, now: float) -> Iterator[Metric]:
+    """Yield how far the archive is, and for how long it has taken nothing."""
+    if (state := state_of(partition, now)) is not None:
+        yield Metric("pavane_waltz_archive_end", labels, state["end"])
+        yield Metric("pavane_waltz_archive_waiting_bytes", labels, state["waiting_bytes"])
+        yield Metric("pavane_waltz_archive_failing_seconds", labels, state["faulty_s"])

@@ -25,7 +25,7 @@ from pavane.waltz.core.quotas import Quota
 from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.rights import Rights
 from pavane.waltz.core.server import ServerCore, storage_nodes
-from pavane.waltz.server.archiving import DELAY_S, Archiver, state_of
+from pavane.waltz.server.archiving import DELAY_S, Archiver, archive_metrics, state_of
 from pavane.waltz.server.elsewhere import Elsewhere
 from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, NodeExists, Paths
 from pavane.waltz.tracing import Tracing
@@ -207,6 +207,7 @@ class WaltzServer:
                 Metric("pavane_waltz_first_transaction", labels, one.first),
                 Metric("pavane_waltz_untrimmed_copies", labels, len(one.untrimmed)),
                 *_consumer_metrics(labels, one),
+                *archive_metrics(labels, one, self._loop.time()),
                 Metric("pavane_waltz_damaged_copies", labels, len(one.damaged)),
                 Metric("pavane_waltz_generation", labels, one.generation),
                 Metric("pavane_waltz_appended_total", labels, one.appended),
