@@ -1,4 +1,6 @@
-"""Rollouts of a log's servers under load, then its storage nodes changed in place (docs/specs/waltz.md 14.6).
+"""Rollouts of a log's servers under load, then its storage nodes changed in place, more of them, and more partitions.
+
+docs/specs/waltz.md 8.6, 13.9, 14.6.
 
 The writers know what each transaction has to be, so whatever is lost, doubled or out of order shows.
 """
@@ -6,6 +8,7 @@ The writers know what each transaction has to be, so whatever is lost, doubled o
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 from bench.cluster import BenchError, running
 from bench.options import Options
@@ -22,6 +25,7 @@ GAP_MS, MEDIAN_MS = 1000.0, 300.0
 ROLLOUT_TIMEOUT_S = 180.0
 STORAGE = "ledger-storage-"
 CHANGED_CPU = "11m"
+GROWTH: tuple[dict[str, Any], ...] = ({"partitions": 16}, {"storage": {"nodes": 5}}, {"storage": {"nodes": 3}})
 
 
 async def measure(folder: Path, options: Options) -> list[Measure]:
@@ -47,6 +51,12 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
                 await _change_storage(kube)
                 await _appended(oracle)
                 in_place_ms = oracle.longest_gap_s(began, time.monotonic()) * 1000
+                began = time.monotonic()
+                for spec in GROWTH:
+                    await _grow(kube, spec)
+                    await _appended(oracle)
+                    output.note(f"{spec}: {time.monotonic() - began:.1f} s since the first change")
+                grown_ms = oracle.longest_gap_s(began, time.monotonic()) * 1000
             verdict = await oracle.compare(fresh)
     return [
         median_of("longest gap of a partition in a rollout, median", "ms", gaps_ms, MEDIAN_MS),
@@ -54,6 +64,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
         median_of("writeGapMs of status.history, median", "ms", told_ms),
         greatest_of("writeGapMs of status.history, each", "ms", told_ms, GAP_MS),
         Measure("longest gap of a partition while storage is changed in place", in_place_ms, "ms"),
+        Measure("longest gap of a partition while partitions and storage nodes are added and removed", grown_ms, "ms"),
         *judged(verdict),
     ]
 
@@ -84,6 +95,19 @@ async def _change_storage(kube: KubeClient) -> None:
                 break
             await asyncio.sleep(POLL_S)
     await until_settled(kube)
+
+
+async def _grow(kube: KubeClient, spec: dict[str, Any]) -> None:
+    """Change partitions or storage nodes, and wait until all partitions count on the nodes that they are to."""
+    await kube.patch(WALTZ_CLUSTERS, NAME, {"spec": spec}, NAMESPACE)
+    async with asyncio.timeout(ROLLOUT_TIMEOUT_S):
+        while True:
+            found = await kube.get(WALTZ_CLUSTERS, NAME, NAMESPACE)
+            wanted, counts = found["spec"], found["status"]["partitions"]
+            whole = counts["total"] == counts["replicated"] == counts["writable"] == wanted["partitions"]
+            if whole and counts.get("nodes") == wanted["storage"]["nodes"] and not counts.get("moving"):
+                return
+            await asyncio.sleep(POLL_S)
 
 
 async def _appended(oracle: Oracle) -> None:

@@ -312,3 +312,40 @@ async def test_a_log_loses_and_doubles_nothing_under_kills_and_a_rollout(ledger:
         assert all("-g2-" in str(owner) for owner in owners), owners
         await writers.compare()
     assert await ledger.stateful_sets() == ["q-server-g2", "q-storage"]
+
+
+@pytest.mark.timeout(TEST_S)
+async def test_partitions_and_storage_nodes_change_under_appends_and_nothing_is_lost(ledger: LogTest) -> None:
+    await ledger.start()
+
+    async def change(**spec: Any) -> None:
+        await ledger.kube.patch(ledger.type, "q", {"spec": spec}, ledger.namespace)
+
+    wanted = NODES
+
+    def on(item: Object) -> bool:
+        counts = (item.get("status") or {}).get("partitions") or {}
+        settled = counts.get("nodes") == wanted and not counts.get("moving")
+        return settled and counts["total"] == counts["writable"] == counts["replicated"] == 4 * PARTITIONS
+
+    async with ledger.client_of_log() as log, Writers(log) as writers:
+        await writers.more("the start")
+        await change(partitions=4 * PARTITIONS)
+        await ledger.until(on, "it has more partitions")
+        assert await log.append(4 * PARTITIONS - 1, b"new") == 0, "a client that was open finds them"
+        await writers.more("more partitions")
+        for wanted in (5, NODES):
+            await change(storage={"nodes": wanted})
+            await ledger.until(on, f"partitions count on {wanted} storage nodes")
+            await writers.more(f"{wanted} storage nodes")
+
+        async def gone() -> bool:
+            pods = await ledger.kube.list(PODS, ledger.namespace)
+            return {f"q-storage-{number}" for number in (3, 4)}.isdisjoint(
+                pod["metadata"]["name"] for pod in pods.items
+            )
+
+        await eventually(gone, "pods of the nodes that nothing counts on any more are gone")
+        await writers.more("their end")
+        await writers.compare()
+    assert await ledger.stateful_sets() == ["q-server-g1", "q-storage"], "no generation has begun"
