@@ -8,7 +8,8 @@ import pytest
 
 from pavane.wal.files import DiskFolder
 from pavane.waltz.state.store import SessionInfo
-from pavane.waltz.storage.directory import CONTROL_FILE, Directory, ForeignDirectory
+from pavane.waltz.storage.directory import Directory, ForeignDirectory
+from pavane.waltz.storage.layout import CONTROL_FILE
 from pavane.waltz.storage.lock import FolderLock
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record

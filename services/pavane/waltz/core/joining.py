@@ -46,6 +46,11 @@ class Joining(Copying, ABC):
     def _contact(self, replica: Replica) -> None:
         """Begin with a replica."""
 
+    def _end_pause(self) -> None:
+        if self._pause_due is not None and self._pause_due <= self._now:
+            self._pause_due = None
+            self._poke()
+
     @abstractmethod
     def _poke(self) -> None:
         """Something that replicas may wait for has changed."""

@@ -196,9 +196,7 @@ class StoreSession(Joining):
                 self._contact(replica)
         if self._too_late(now):
             self._declare()
-        if self._pause_due is not None and self._pause_due <= now:
-            self._pause_due = None
-            self._poke()
+        self._end_pause()
         overdue = [(seq, asked) for seq, asked in self._asked.items() if asked.due <= now]
         for seq, asked in overdue:
             if self._asked.pop(seq, None) is not None:

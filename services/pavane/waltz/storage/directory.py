@@ -9,25 +9,17 @@ from uuid import UUID
 
 from pavane.wal.files import File, Folder
 from pavane.waltz.state.store import Damaged, Kept, SessionInfo
+from pavane.waltz.storage import layout
 from pavane.waltz.storage.clock import Clock
 from pavane.waltz.storage.segment import Segment
 from pavane.waltz.storage.slots import Slots, first_image
 from pavane.waltz.wire.storage import CopyState, Record
 
-CONTROL_FILE = "waltz-storage.ctl"
-MARK_FILE = "waltz-storage.pav"
-HEADER_BYTES = 128
 SEGMENT_BYTES = 1_000_000_000  # of the original: a segment that is larger is followed by a new one
 SEGMENTS_KEPT = 8  # of what a retention keeps, by size or age, a segment is an eighth: so much more is kept at most
 DROPPED_MAX = 8  # segments at a time: appends of all partitions wait meanwhile
-FLAG_AVAILABLE, FLAG_ASSIGNED = 1, 4
-SOUND, REBUILDING = -1, -2  # in place of the first damaged transaction
-CONTROL_HEAD = struct.Struct(">iq16si")
 _MARK_HEAD = struct.Struct(">4si16si")
 _MARK_MAGIC, _MARK_VERSION = b"PVWS", 1
-CONTROL_LAYOUT = struct.Struct(">qqqii")  # session, LWM, local LWM, flags, sequence
-MARK_LAYOUT = struct.Struct(">qqqqi")  # fence, mark, damaged from, sequence, 0
-CONTROL_ENTRY_BYTES = 4 + 2 * (CONTROL_LAYOUT.size + 4)
 LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of what the process or the machine has run out
 GROW_MAX = 16  # partitions that are made at a time: appends of all others wait meanwhile
 REBUILDS_MAX = 3  # of one copy, each within REBUILT_MS of the one before: a disk that spoils them is to be replaced
@@ -35,7 +27,6 @@ REBUILT_MS = 24 * 3600 * 1000  # after which what a rebuild has made counts as s
 FIRST = ".first"  # name of an empty file: everything below its number may have been dropped
 _DAMAGED = "damaged from transaction"
 _REBUILT = "it was damaged, and is being copied from the other storage nodes"
-MARK_ENTRY_BYTES = 2 * (MARK_LAYOUT.size + 4)
 
 
 class ForeignDirectory(Exception):
@@ -69,15 +60,14 @@ class Directory:
         self.found_damaged = 0
         """How often a copy was found damaged."""
         self._control = self._open_control()
-        had_marks = MARK_FILE in folder.names()
+        had_marks = layout.MARK_FILE in folder.names()
         self._marks = self._open_marks()
         self._open: dict[int, PartitionFiles] = {}
         for number in range(self.partitions):
-            control = Slots(self._control, HEADER_BYTES + number * CONTROL_ENTRY_BYTES + 4, CONTROL_LAYOUT)
-            mark = Slots(self._marks, HEADER_BYTES + number * MARK_ENTRY_BYTES, MARK_LAYOUT, (0,))
+            control, mark = self._slots(number)
             if (values := control.read()) is None:
-                raise ForeignDirectory(f"{CONTROL_FILE}: both entries of partition {number} are broken")
-            if values[3] & FLAG_ASSIGNED:
+                raise ForeignDirectory(f"{layout.CONTROL_FILE}: both entries of partition {number} are broken")
+            if values[3] & layout.FLAG_ASSIGNED:
                 self._open[number] = self._partition(number, control, mark, values, had_marks)
         self._lengthen(partitions)
 
@@ -95,13 +85,13 @@ class Directory:
         """Add entries to both files; the number in a file's header comes last, so it has as many that are whole."""
         added = range(self.partitions, partitions)
         if added:
-            entry = first_image(CONTROL_LAYOUT, (-1, -1, -1, FLAG_AVAILABLE), (-1, 0), ())
-            mark = first_image(MARK_LAYOUT, (-1, -1, SOUND), (-1, 0), (0,))
+            entry = first_image(layout.CONTROL_LAYOUT, (-1, -1, -1, layout.FLAG_AVAILABLE), (-1, 0), ())
+            mark = first_image(layout.MARK_LAYOUT, (-1, -1, layout.SOUND), (-1, 0), (0,))
             for file, entries, size, at in (
-                (self._marks, [mark] * len(added), MARK_ENTRY_BYTES, _MARK_HEAD.size - 4),
-                (self._control, [one.to_bytes(4, "big") + entry for one in added], CONTROL_ENTRY_BYTES, 28),
+                (self._marks, [mark] * len(added), layout.MARK_ENTRY_BYTES, _MARK_HEAD.size - 4),
+                (self._control, [one.to_bytes(4, "big") + entry for one in added], layout.CONTROL_ENTRY_BYTES, 28),
             ):
-                file.truncate(HEADER_BYTES + added.start * size)
+                file.truncate(layout.HEADER_BYTES + added.start * size)
                 file.append([b"".join(entries)])
                 file.sync()
                 file.overwrite(at, partitions.to_bytes(4, "big"))
@@ -121,10 +111,9 @@ class Directory:
         for number in numbers:
             if number in self._open or not 0 <= number < self.partitions:
                 continue
-            control = Slots(self._control, HEADER_BYTES + number * CONTROL_ENTRY_BYTES + 4, CONTROL_LAYOUT)
-            mark = Slots(self._marks, HEADER_BYTES + number * MARK_ENTRY_BYTES, MARK_LAYOUT, (0,))
+            control, mark = self._slots(number)
             control.read()
-            values = (-1, -1, -1, FLAG_AVAILABLE | FLAG_ASSIGNED)
+            values = (-1, -1, -1, layout.FLAG_AVAILABLE | layout.FLAG_ASSIGNED)
             control.write(*values)
             self._control.sync()
             control.synced()
@@ -157,7 +146,7 @@ class Directory:
             if error.errno in LACKING:
                 return
             raise
-        for name in (CONTROL_FILE, MARK_FILE):
+        for name in (layout.CONTROL_FILE, layout.MARK_FILE):
             if name not in names:
                 raise FileNotFoundError(f"{name} was removed while the storage node runs")
 
@@ -173,6 +162,11 @@ class Directory:
         self._marks.close()
         self._control.close()
 
+    def _slots(self, number: int) -> tuple[Slots, Slots]:
+        at, mark_at = (layout.HEADER_BYTES + number * size for size in layout.ENTRY_BYTES)
+        mark = Slots(self._marks, mark_at, layout.MARK_LAYOUT, (0,))
+        return Slots(self._control, at + 4, layout.CONTROL_LAYOUT), mark
+
     def _partition(
         self, number: int, control: Slots, mark: Slots, values: Sequence[int], marked: bool
     ) -> "PartitionFiles":
@@ -187,40 +181,40 @@ class Directory:
         )
 
     def _open_control(self) -> File:
-        head = CONTROL_HEAD.pack(0, time.time_ns() // 1_000_000, self._key.bytes, self.partitions)
-        entry = first_image(CONTROL_LAYOUT, (-1, -1, -1, FLAG_AVAILABLE), (-1, 0), ())
+        head = layout.CONTROL_HEAD.pack(0, time.time_ns() // 1_000_000, self._key.bytes, self.partitions)
+        entry = first_image(layout.CONTROL_LAYOUT, (-1, -1, -1, layout.FLAG_AVAILABLE), (-1, 0), ())
         body = b"".join(number.to_bytes(4, "big") + entry for number in range(self.partitions))
-        file, found = self._whole(CONTROL_FILE, head, body)
-        version, _, key, partitions = CONTROL_HEAD.unpack_from(found)
+        file, found = self._whole(layout.CONTROL_FILE, head, body)
+        version, _, key, partitions = layout.CONTROL_HEAD.unpack_from(found)
         if (version, key) != (0, self._key.bytes):
             file.close()
             raise ForeignDirectory(
-                f"{self._folder}: {CONTROL_FILE} belongs to cluster {UUID(bytes=key)} with {partitions} partitions, "
-                f"not to {self._key}: give this node an empty one. "
-                "If the log was deleted and made again, delete it and the volumes of the former one"
+                f"{self._folder}: {layout.CONTROL_FILE} "
+                f"belongs to cluster {UUID(bytes=key)} with {partitions} partitions, not to {self._key}: "
+                "give this node an empty one. If the log was deleted and made again, delete it and the volumes of the former one"
             )
         self.partitions = partitions
         return file
 
     def _open_marks(self) -> File:
         head = _MARK_HEAD.pack(_MARK_MAGIC, _MARK_VERSION, self._key.bytes, self.partitions)
-        image = first_image(MARK_LAYOUT, (-1, -1, SOUND), (-1, 0), (0,))
-        file, found = self._whole(MARK_FILE, head, image * self.partitions)
+        image = first_image(layout.MARK_LAYOUT, (-1, -1, layout.SOUND), (-1, 0), (0,))
+        file, found = self._whole(layout.MARK_FILE, head, image * self.partitions)
         # It grows first, so a crash may have left it longer than the control file.
         if found[: len(head) - 4] != head[:-4] or found[len(head) - 4 : len(head)] < head[-4:]:
             file.close()
-            raise ForeignDirectory(f"{self._folder}: {MARK_FILE} belongs to another cluster")
+            raise ForeignDirectory(f"{self._folder}: {layout.MARK_FILE} belongs to another cluster")
         return file
 
     def _whole(self, name: str, head: bytes, body: bytes) -> tuple[File, bytes]:
         """Open a file that has a header, or make it: the header comes last, so a file that has one is whole."""
         file = self._folder.open(name) if name in self._folder.names() else self._folder.create(name)
-        found = file.read(0, HEADER_BYTES)
-        if len(found) < HEADER_BYTES or not any(found):
+        found = file.read(0, layout.HEADER_BYTES)
+        if len(found) < layout.HEADER_BYTES or not any(found):
             file.truncate(0)
-            file.append([bytes(HEADER_BYTES), body])
+            file.append([bytes(layout.HEADER_BYTES), body])
             file.sync()
-            found = head.ljust(HEADER_BYTES, b"\0")
+            found = head.ljust(layout.HEADER_BYTES, b"\0")
             file.overwrite(0, found)
             file.sync()
             self._folder.sync()
@@ -260,13 +254,13 @@ class PartitionFiles:
         found = self.mark_slots.read()
         self.fence = max(self.info.session, found[0] if found is not None else -1)
         self.mark = found[1] if found is not None and marked else self.info.local_lwm
-        self._damaged_from = found[2] if found is not None else SOUND
+        self._damaged_from = found[2] if found is not None else layout.SOUND
         self.fault = ""
         self._segments: list[Segment] = []
         try:
             self._recover()
             if found is None:
-                raise Damaged(f"both entries of the partition in {MARK_FILE} are broken")
+                raise Damaged(f"both entries of the partition in {layout.MARK_FILE} are broken")
         except Damaged as error:
             self._damage(error.txid if error.txid >= 0 else self.max_txid + 1, str(error))
         except OSError as error:
@@ -275,12 +269,12 @@ class PartitionFiles:
     @property
     def available(self) -> bool:
         """Whether the partition may be used."""
-        return not self.fault and bool(self._flags & FLAG_AVAILABLE)
+        return not self.fault and bool(self._flags & layout.FLAG_AVAILABLE)
 
     @property
     def state(self) -> CopyState:
         """Whether its records are damaged, or being copied anew; of what a tool or the disk stopped: neither."""
-        if not self._flags & FLAG_AVAILABLE or self._wears_out:
+        if not self._flags & layout.FLAG_AVAILABLE or self._wears_out:
             return CopyState.SOUND
         if self.fault.startswith(_DAMAGED):
             return CopyState.DAMAGED
@@ -448,16 +442,16 @@ class PartitionFiles:
 
     def set_available(self, available: bool) -> None:
         """Let the partition be used, or not, durably."""
-        self._flags = self._flags & ~FLAG_AVAILABLE | (FLAG_AVAILABLE if available else 0)
+        self._flags = self._flags & ~layout.FLAG_AVAILABLE | (layout.FLAG_AVAILABLE if available else 0)
         self._control.write(self.info.session, self.info.lwm, self.info.local_lwm, self._flags)
         self._control_file.sync()
         self._control.synced()
 
     def give_up(self, *, delete_files: bool) -> None:
         """Forget that the partition was here; it is not to be used any more."""
-        self._flags = FLAG_AVAILABLE
+        self._flags = layout.FLAG_AVAILABLE
         self._forget_session()
-        self.mark, self._damaged_from = -1, SOUND
+        self.mark, self._damaged_from = -1, layout.SOUND
         self._write_mark()
         self._directory.sync_marks()
         self.close()
@@ -531,14 +525,14 @@ class PartitionFiles:
         except (OSError, Damaged) as error:
             self.fault = f"{_DAMAGED}, and it cannot be given up: {error}"
             raise
-        self.mark, self._damaged_from, self.fault = -1, REBUILDING, _REBUILT
+        self.mark, self._damaged_from, self.fault = -1, layout.REBUILDING, _REBUILT
         self._write_mark()
         self._directory.sync_marks()
 
     def rebuilt(self) -> None:
         """What was copied since is verified: that is durable before the partition is available."""
         self.sync()
-        self._damaged_from = SOUND
+        self._damaged_from = layout.SOUND
         self._write_mark()
         self._directory.sync_marks()
         self.fault = ""
@@ -575,9 +569,9 @@ class PartitionFiles:
         if self.max_txid < self.mark:
             raise Damaged(f"the log ends at {self.max_txid}, but transactions up to {self.mark} were acknowledged")
         self._segments[-1].settle()
-        if self._damaged_from == REBUILDING:
+        if self._damaged_from == layout.REBUILDING:
             self.fault = _REBUILT
-        elif self._damaged_from != SOUND:
+        elif self._damaged_from != layout.SOUND:
             self._look_again(self._damaged_from)
         if not self._damaged_from >= 0 and self.max_txid > self.mark:
             self.mark = self.max_txid
@@ -590,7 +584,7 @@ class PartitionFiles:
         except Damaged as error:
             self._damage(txid, str(error))
         else:
-            self._damaged_from = SOUND
+            self._damaged_from = layout.SOUND
             self._write_mark()
 
     def _damage(self, txid: int, fault: str) -> None:

@@ -11,18 +11,17 @@ from typing import Self
 from uuid import UUID
 
 from pavane.waltz.state.store import Damaged
-from pavane.waltz.storage.directory import (
+from pavane.waltz.storage.directory import FIRST, ForeignDirectory
+from pavane.waltz.storage.layout import (
     CONTROL_ENTRY_BYTES,
     CONTROL_FILE,
     CONTROL_HEAD,
     CONTROL_LAYOUT,
-    FIRST,
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
     MARK_ENTRY_BYTES,
     MARK_FILE,
     MARK_LAYOUT,
-    ForeignDirectory,
 )
 from pavane.waltz.storage.segment import (
     HEADER_BYTES,

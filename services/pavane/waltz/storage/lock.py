@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from pavane.waltz.storage.directory import CONTROL_FILE, HEADER_BYTES
+from pavane.waltz.storage.layout import CONTROL_FILE, HEADER_BYTES
 
 
 class FolderLock:
