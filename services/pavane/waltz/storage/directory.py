@@ -191,7 +191,8 @@ class Directory:
             raise ForeignDirectory(
                 f"{self._folder}: {layout.CONTROL_FILE} "
                 f"belongs to cluster {UUID(bytes=key)} with {partitions} partitions, not to {self._key}: "
-                "give this node an empty one. If the log was deleted and made again, delete it and the volumes of the former one"
+                "give this node an empty one. "
+                "If the log was deleted and made again, delete it and the volumes of the former one"
             )
         self.partitions = partitions
         return file
