@@ -151,6 +151,43 @@ def status_lost_on_the_way_back(world: World) -> Script:
     yield lambda world: world.status.active_generation == 1 and world.state is State.IDLE
 
 
+def without_bake_status_lost_on_the_way_back(world: World) -> Script:
+    yield from baking(world)
+    world.rollout(restart="")
+    yield lambda world: world.fence == 1
+    world.stored_status = None
+    world.rollout(bake=None)
+    yield lambda world: world.status.active_generation == 1 and world.state is State.IDLE
+
+
+def paused_status_lost_on_the_way_back(world: World) -> Script:
+    yield from baking(world)
+    world.rollout(restart="", bake="5s")
+    yield lambda world: world.fence == 1
+    world.stored_status = None
+    world.rollout(paused=True)
+    yield lambda world: world.status.active_generation == 1 and world.state is State.IDLE
+
+
+def other_spec_status_lost_on_the_way_back(world: World) -> Script:
+    yield from baking(world)
+    world.rollout(restart="", bake="5s")
+    yield lambda world: world.fence == 1
+    world.stored_status = None
+    world.rollout(restart="2", bake=None)
+    yield rests_on(3)
+
+
+def status_lost_behind_the_way_back(world: World) -> Script:
+    yield from baking(world)
+    world.rollout(restart="")
+    yield lambda world: world.fence == world.selected == 1
+    world.stored_status = None
+    world.rollout(bake=None)
+    yield lambda world: world.status.active_generation is not None and world.state is State.IDLE
+    assert (world.status.active_generation, world.status.last_generation) == (1, 2)
+
+
 SCENARIOS: dict[str, Scenario] = {
     script.__name__: script
     for script in (
@@ -168,5 +205,9 @@ SCENARIOS: dict[str, Scenario] = {
         paused_while_baking,
         status_lost_while_baking,
         status_lost_on_the_way_back,
+        without_bake_status_lost_on_the_way_back,
+        paused_status_lost_on_the_way_back,
+        other_spec_status_lost_on_the_way_back,
+        status_lost_behind_the_way_back,
     )
 }

@@ -11,7 +11,8 @@ from pavane_operator.plan.view import ResourceView
 def switch_back(view: ResourceView) -> Decision:
     """E2: a promotion of the former generation, which has caught up already."""
     now = view.now.replace(microsecond=0)
-    rollout = Rollout(state=State.PROMOTING, id=view.want, generation=view.standby, started_at=now)
+    identity = view.id_of(view.standby)
+    rollout = Rollout(state=State.PROMOTING, id=identity, generation=view.standby, started_at=now)
     note = f"generation {view.standby} takes over again from {view.active}"
     changes = {"next_generation": view.standby}
     return Decision(rollout=rollout, changes=changes, events=(Event("SwitchingBack", note),), critical=True)

@@ -21,14 +21,18 @@ def rebuilt_status(view: ResourceView) -> Status | None:
     active = view.selected if view.selected is not None else (fence or 0)
     if fence and any(step.serves for step in view.kind.steps):
         active = min(active, fence)  # the Service goes before the fence
-    above = max((number for number in numbers if number > active), default=None)
+    # Whoever was a member is none that comes: it was left by a way back (2.7).
+    left = {pod.generation for pod in view.observed.pods if pod.name in view.facts.removed}
+    above = max((number for number in numbers - left if number > active), default=None)
     status = view.status.model_copy(
         update={"active_generation": active or None, "last_generation": view.highest_number or None}
     )
     if above is None:
-        retiring = any(number < active for number in numbers)
+        retiring = any(number != active for number in numbers)
+        # Then the former generation writes already: it must not be the one that goes.
+        went_back = view.facts.fence in numbers and (view.facts.fence or 0) < active
         step = Step(name=RETIRE, at=view.now.replace(microsecond=0))
-        state = State.BAKING if view.bake else State.RETIRING
+        state = State.BAKING if view.bake or went_back else State.RETIRING
         rollout = (
             Rollout(state=state, id=view.id_of(active), generation=active, step=step)
             if retiring

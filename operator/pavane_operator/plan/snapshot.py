@@ -160,6 +160,11 @@ class ResourceSnapshot:
         return self.state is State.PROMOTING and 0 < self.next < self.active
 
     @property
+    def fence_went_back(self) -> bool:
+        """Whether the former generation has the right to write already: the status was lost on the way back."""
+        return self.standby > 0 and self.facts.fence == self.standby
+
+    @property
     def bake_ends(self) -> datetime:
         """When the former generation may go."""
         return (self.rollout.step.at if self.rollout.step else self.now) + self.bake

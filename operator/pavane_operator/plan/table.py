@@ -121,7 +121,8 @@ def _failed_before(view: ResourceView) -> bool:
 
 
 def _goes_back(view: ResourceView) -> bool:
-    return view.want != view.have and view.want == view.id_of(view.standby) and switch_back_problem(view) is None
+    wanted = view.want != view.have and view.want == view.id_of(view.standby)
+    return view.fence_went_back or (wanted and switch_back_problem(view) is None)
 
 
 def _bake_is_over(view: ResourceView) -> bool:
