@@ -11,7 +11,14 @@ from typing import ClassVar, ParamSpec, TypeVar
 
 from pavane_api.problems import Unavailable
 
-_FILE_ERRORS = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY}
+LOCKED_S = 5.0  # another program may have the file for so long, as one that copies it
+_FILE_ERRORS = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _logger = logging.getLogger(__name__)
 
@@ -57,11 +64,11 @@ class Database:
             self._open()
             return call()
         except (sqlite3.DatabaseError, OSError) as error:
+            self._close()  # nothing that was learnt in what is undone now may stay
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of it says where SQLite noticed
             if isinstance(error, sqlite3.DatabaseError) and code not in _FILE_ERRORS | _DAMAGED:
                 raise
             if code in _DAMAGED:
-                self._close()
                 for end in ("", "-wal", "-shm"):
                     self._path.with_name(self._path.name + end).unlink(missing_ok=True)
             what = "is damaged and made anew" if code in _DAMAGED else "cannot be used: see to its volume"
@@ -74,7 +81,7 @@ class Database:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.touch(mode=0o600)  # what it tells is not for every user of the machine
-        database = self._connection = sqlite3.connect(self._path, check_same_thread=False)
+        database = self._connection = sqlite3.connect(self._path, LOCKED_S, check_same_thread=False)
         try:
             self._prepare(database)
         except sqlite3.Error:

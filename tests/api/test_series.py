@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import Process
+from pavane_api import database
+from pavane_api.problems import Unavailable
+from pavane_api.series import collector
 from pavane_api.series.catalogue import CATALOGUE, Fold, How, Series, growth, numbers, parse
 from pavane_api.series.endpoints import STEPS_MAX
 from pavane_api.series.store import MARKS_MAX, RESOURCES_MAX, Place, Point, SeriesStore
@@ -122,6 +126,50 @@ async def test_resources_beyond_the_limit_have_no_series(tmp_path: Path) -> None
         series = CATALOGUE["raftclusters"][:1]
         assert await store.folded(places[-2], series, 10, 10, 1) == [[1]]
         assert await store.folded(places[-1], series, 10, 10, 1) == [[None]]
+
+
+async def test_a_write_that_failed_leaves_no_resource_with_the_numbers_of_another(tmp_path: Path) -> None:
+    failed, later = (Place("raftclusters", "default", name) for name in ("failed", "later"))
+    series = CATALOGUE[Q.plural][:1]
+    async with stored(tmp_path) as store:
+        with contextlib.closing(sqlite3.connect(tmp_path / "series.sqlite")) as other:
+            other.execute("CREATE TRIGGER t BEFORE INSERT ON mark BEGIN SELECT RAISE(ABORT, 'no'); END")
+            with pytest.raises(sqlite3.IntegrityError):
+                await store.add([point(failed, 1, "a mark")], 10)
+            other.execute("DROP TRIGGER t")
+        await store.add([point(later, 2)], 20)
+        await store.add([point(failed, 3)], 20)
+        assert await store.folded(later, series, 20, 10, 1) == [[2]]
+        assert await store.folded(failed, series, 20, 10, 1) == [[3]]
+
+
+async def test_a_file_that_another_program_has_locked_leaves_a_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "LOCKED_S", 0.0)
+    async with stored(tmp_path) as store:
+        with contextlib.closing(sqlite3.connect(tmp_path / "series.sqlite")) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Unavailable, match="locked"):
+                await store.add([point(Q, 1)], 10)
+        await store.add([point(Q, 2)], 20)
+        assert await store.folded(Q, CATALOGUE[Q.plural][:1], 10, 10, 2) == [[None, 2]]
+
+
+async def test_collecting_goes_on_after_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = asyncio.Event()
+
+    async def fails(_store: SeriesStore, _points: Sequence[Point], _at_s: int) -> None:
+        monkeypatch.setattr(SeriesStore, "add", goes_on)
+        raise RuntimeError("as the test asked")
+
+    async def goes_on(_store: SeriesStore, _points: Sequence[Point], _at_s: int) -> None:
+        again.set()
+
+    monkeypatch.setattr(collector, "AGAIN_S", OFTEN_S)
+    monkeypatch.setattr(SeriesStore, "add", fails)
+    async with plane(tmp_path, series_every_s=OFTEN_S), asyncio.timeout(LONGEST_S):
+        await again.wait()
 
 
 class Numbers:

@@ -33,7 +33,7 @@ PODS_MAX = 2000
 REPLACED_S = 300.0
 """A pod of the same name that comes later counts as a new one: its node was away, or somebody scaled."""
 AGAIN_S = 3.0
-"""Until a cluster that did not answer is asked for its pods again."""
+"""Until a cluster that did not answer is asked for its pods again, and after a mistake of ours."""
 
 _PLURALS = {definition.name.lower(): definition.plural for definition in KINDS}
 _logger = logging.getLogger(__name__)
@@ -77,10 +77,15 @@ class Collector:
 
     async def run(self) -> None:
         """Collect for ever."""
-        async with asyncio.TaskGroup() as group:
-            for namespace in self._namespaces:
-                group.create_task(self._follow(namespace))
-            group.create_task(self._collect())
+        while True:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for namespace in self._namespaces:
+                        group.create_task(self._follow(namespace))
+                    group.create_task(self._collect())
+            except Exception as error:  # of ours; it would end the series of all resources until the next start
+                _logger.error("series have a gap", exc_info=error)
+            await asyncio.sleep(AGAIN_S)
 
     async def _follow(self, namespace: str | None) -> None:
         """Know the pods of a namespace, or of all."""

@@ -73,7 +73,7 @@ class SeriesStore(Database):
 
     def _prepare(self, database: sqlite3.Connection) -> None:
         super()._prepare(database)
-        self._ids.clear()  # those of a file that was damaged are nobody's in the new one
+        self._ids.clear()  # of a file that was damaged, or a write that failed, they are nobody's
 
     async def add(self, points: Sequence[Point], at_s: int) -> None:
         """Store what was read at a time, seconds since 1970."""
