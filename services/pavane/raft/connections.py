@@ -14,6 +14,7 @@ import resource
 import socket as system_socket
 import struct
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -76,6 +77,7 @@ class Connections:
         self._loop = loop
         self._max = connections_max()
         self._open: dict[tuple[Socket, int], None] = {}  # monitor and descriptor, oldest first
+        self._counts: Counter[Socket] = Counter()  # of them, by monitor
         self._told_at_s = 0.0
         self.refused = 0
         self.reading = True  # whether messages are taken; else what waits may be whole
@@ -91,6 +93,10 @@ class Connections:
     def count(self) -> int:
         """How many there are."""
         return len(self._open)
+
+    def any_to(self, listener: Socket) -> bool:
+        """Whether there are some to this listener."""
+        return self._counts[self._monitors[self._listeners.index(listener)]] > 0
 
     def close(self) -> None:
         """Stop counting."""
@@ -127,11 +133,12 @@ class Connections:
             event = parse_monitor_message(monitor.recv_multipart(zmq.DONTWAIT))
             key = monitor, int(event["value"])
             if event["event"] == zmq.EVENT_ACCEPTED:
+                self._forget(key)
                 self._open[key] = None
+                self._counts[monitor] += 1
                 self._before[key] = HANDSHAKE_BYTES
             else:
-                self._open.pop(key, None)
-                self._before.pop(key, None)
+                self._forget(key)
             self._names.pop(key[1], None)
         while len(self._open) > self._max:
             self._refuse(
@@ -139,6 +146,11 @@ class Connections:
                 f"{self._max} programs are connected, and more are refused: a peer takes {CONNECTIONS_MAX}, and leaves "
                 f"{DESCRIPTORS_KEPT} of the files that its process may open (`ulimit -n`) for itself",
             )
+
+    def _forget(self, key: tuple[Socket, int]) -> None:
+        if key in self._open:
+            del self._open[key], self._before[key]
+            self._counts[key[0]] -= 1
 
     def _look_at_memory(self) -> None:
         began_s = self._loop.time()
@@ -188,8 +200,7 @@ class Connections:
 
     def _refuse(self, key: tuple[Socket, int], why: str, *, reset: bool = False) -> None:
         _, number = key
-        del self._open[key]
-        del self._before[key]
+        self._forget(key)
         # If it ended meanwhile, the number may stand for a file, which refuses this, or for a connection newer still.
         with suppress(OSError):
             connection = system_socket.socket(fileno=number)

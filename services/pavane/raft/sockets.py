@@ -57,9 +57,6 @@ class Input:
     dropped: int = 0
 
 
-SUBSCRIBED, UNSUBSCRIBED = b"\x01", b"\x00"  # in front of a topic
-
-
 @dataclass(slots=True)
 class _Link:
     """One outgoing socket and whom it leads to."""
@@ -105,8 +102,7 @@ class Sockets:
             self._router = self._bind_router(bind)
             listeners = [self._router]
             if publish:
-                # Toward subscribers as a PUB, but it tells whether there are any: else each entry costs us a frame.
-                self._publisher = self._context.socket(zmq.XPUB)
+                self._publisher = self._context.socket(zmq.PUB)
                 self._publisher.set(zmq.SNDHWM, HIGH_WATER_OUT)
                 self._publisher.set(zmq.LINGER, 0)
                 self._publisher.set(zmq.MAXMSGSIZE, SUBSCRIPTION_BYTES)
@@ -120,7 +116,6 @@ class Sockets:
             self._context.destroy(linger=0)
             raise
         self.connections = Connections(listeners, self._context, loop, named=curve is not None)
-        self._topics = 0  # that somebody subscribes
         self._router_hot = True
         self._noise = 0  # messages in this window
         self._noise_window: asyncio.TimerHandle | None = None
@@ -238,12 +233,11 @@ class Sockets:
         return True
 
     def _is_subscribed(self) -> bool:
-        """Whether anybody subscribes; ØMQ tells of the first and of the last one of each topic."""
-        while self._publisher is not None and has_input(self._publisher):
-            told = receive(self._publisher)
-            if told is not None and told[0][:1] in (SUBSCRIBED, UNSUBSCRIBED):
-                self._topics += 1 if told[0][:1] == SUBSCRIBED else -1
-        return self._topics > 0
+        """Whether anybody is there who may subscribe: else each entry costs us a frame.
+
+        An XPUB would tell of topics, but says that one has ended for whoever ends what others subscribe.
+        """
+        return self._publisher is not None and self.connections.any_to(self._publisher)
 
     def disconnect(self, to: PeerChannel) -> None:
         """Close the socket of ``to``, if it is open; a later ``send`` opens a new one."""

@@ -21,6 +21,7 @@ from tests.services.raft.stranger import Stranger
 
 WAIT_S = 20.0
 ZMTP_GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" + bytes(48)
+ZMTP_SUB = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03SUB"
 ANYWHERE = "tcp://127.0.0.1:0"
 
 
@@ -383,16 +384,41 @@ async def test_published_messages_reach_subscribers_and_leave_only_while_there_a
         subscriber = outside.open(zmq.SUB)
         subscriber.set(zmq.SUBSCRIBE, b"topic")
         subscriber.connect(url)
-        async with asyncio.timeout(WAIT_S):
-            while not peer.sockets.send(PUBLISH, [b"topic", b"data"]):
-                await asyncio.sleep(0.01)
-            while not subscriber.poll(0):
-                await asyncio.sleep(0.01)
+        await published_to(peer, subscriber)
         assert subscriber.recv_multipart() == [b"topic", b"data"]
         subscriber.close(0)
         async with asyncio.timeout(WAIT_S):
             while peer.sockets.send(PUBLISH, [b"topic", b"data"]):
                 await asyncio.sleep(0.01)
+
+
+async def published_to(peer: Bench, subscriber: zmq.Socket[bytes]) -> None:
+    """Publish until something arrives."""
+    async with asyncio.timeout(WAIT_S):
+        while not subscriber.poll(0):
+            peer.sockets.send(PUBLISH, [b"topic", b"data"])
+            await asyncio.sleep(0.01)
+
+
+async def test_who_ends_what_others_subscribe_takes_it_from_nobody(outside: Outside) -> None:
+    url = free_url()
+    async with bench(publish=url) as peer:
+        subscriber = outside.open(zmq.SUB)
+        subscriber.set(zmq.SUBSCRIBE, b"topic")
+        subscriber.connect(url)
+        await published_to(peer, subscriber)
+        host, _, port = url.removeprefix("tcp://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(ZMTP_GREETING + ZMTP_SUB)
+        await reader.readuntil(b"READY")
+        # libzmq itself ends nothing that it does not subscribe; "top" is a prefix of the topic.
+        writer.write(b"\x00\x06\x00topic" * 3 + b"\x00\x04\x01top")
+        reads = asyncio.create_task(reader.readuntil(b"data"))
+        async with asyncio.timeout(WAIT_S):
+            while not reads.done():
+                peer.sockets.send(PUBLISH, [b"topic", b"data"])
+                await asyncio.sleep(0.01)
+        writer.close()
 
 
 async def test_without_a_publisher_nothing_is_published() -> None:
