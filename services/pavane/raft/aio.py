@@ -301,7 +301,7 @@ class Adapter:
         if not self._writer.is_full:
             return waiting
         self._put_off = [each for each in waiting if each[1][1:2] != SIGN_OF_LIFE]
-        return [each for each in requests if each[1][1:2] == SIGN_OF_LIFE]
+        return [each for each in waiting if each[1][1:2] == SIGN_OF_LIFE]
 
     def _bug(self, error: Exception) -> None:
         """End after an exception that only a mistake of ours can raise: half a turn could break what was promised."""
@@ -502,7 +502,8 @@ class Adapter:
         batch = self._storage.take()
         if batch is None:
             return
-        if self._queued or not self._writer.suits_here(batch):
+        # Who stops has another thread close the log meanwhile.
+        if self._queued or self._draining or not self._writer.suits_here(batch):
             self._submit(batch)
             return
         try:

@@ -14,8 +14,9 @@ from pavane.raft.client import RaftClient
 from pavane.raft.core import transfer
 from pavane.raft.errors import Code, RaftError
 from pavane.raft.machines import SetLevel, encode_command
+from pavane.raft.state.commands import Note
 from pavane.raft.wire import PvKv, PvReply, PvUpdate, PvUpdateReply, UpdateItem, decode_reply
-from pavane.wal import Writer
+from pavane.wal import Batch, Writer
 from pavane.wal.files import DiskFolder
 from tests.services.eventually import eventually
 from tests.services.raft.peers import IDENT, leads, places, started, written
@@ -89,6 +90,37 @@ async def test_signs_of_life_are_answered_while_the_storage_queue_is_full(
         assert server._adapter is not None
         server._adapter.wake()  # as the next completion of the storage does
         assert await asyncio.gather(*waiting) == [first + 1 + number for number in range(200)]
+
+
+async def test_a_sign_of_life_that_was_put_off_is_answered_when_the_storage_queue_is_full_then(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [place] = places(tmp_path, 1)
+    adapter = (await started(stack, place.server()))._adapter
+    assert adapter is not None
+    sign, update = (b"route", [b"id", b"^"]), (b"route", [b"id", b"="])
+    adapter._put_off = [update, sign]  # as a turn does that has enough entries
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "is_full", True)
+        assert adapter._admitted([]) == [sign]
+    assert adapter._admitted([]) == [update]
+
+
+async def test_what_is_stored_while_a_peer_stops_goes_to_the_thread_that_is_closed_with_it(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [place] = places(tmp_path, 1)
+    server = await started(stack, place.server())
+    adapter = server._adapter
+    assert adapter is not None
+    here: list[Batch] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "suits_here", lambda _writer, _batch: True)
+        patch.setattr(Writer, "write_here", lambda _writer, batch: here.append(batch))
+        await server.stop()
+        adapter._storage.execute([Note(1, "commit", 1)])  # as what follows a commit in the last completions
+        adapter._store()
+    assert not [batch for batch in here if batch.last_sequence == adapter._storage._log.last_sequence]
 
 
 async def test_what_waits_for_the_storage_queue_is_bounded_in_bytes(
