@@ -324,12 +324,12 @@ class Adapter:
             else:
                 clients.append((route, frames))
         enough = self.core.last + max(TURN_ENTRIES, self.core.uncommitted // TURNS)
-        for position, (route, frames) in enumerate(clients):
-            if self.core.last >= enough:
-                self._put_off += clients[position:]
+        for route, frames in clients:
+            update = frames[1:2] in _UPDATE_TYPES
+            if update and self.core.last >= enough:  # only these: a thousand of them would starve those who follow
+                self._put_off.append((route, frames))
                 self.wake()
-                break
-            if self._leads and frames[1:2] in _UPDATE_TYPES and self._room.full:
+            elif update and self._leads and self._room.full:
                 self._refuse_for_room(route, frames)
             else:
                 self.core.receive(route, frames, now)

@@ -14,6 +14,7 @@ from pavane.raft.client import RaftClient
 from pavane.raft.core import transfer
 from pavane.raft.errors import Code, RaftError
 from pavane.raft.machines import SetLevel, encode_command
+from pavane.raft.sockets import Input
 from pavane.raft.state.commands import Note
 from pavane.raft.wire import PvKv, PvReply, PvUpdate, PvUpdateReply, UpdateItem, decode_reply
 from pavane.wal import Batch, Writer
@@ -104,6 +105,23 @@ async def test_a_sign_of_life_that_was_put_off_is_answered_when_the_storage_queu
         patch.setattr(Writer, "is_full", True)
         assert adapter._admitted([]) == [sign]
     assert adapter._admitted([]) == [update]
+
+
+async def test_only_updates_wait_for_the_next_turn(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [place] = places(tmp_path, 1)
+    adapter = (await started(stack, place.server()))._adapter
+    assert adapter is not None
+    got: list[bytes] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(aio, "TURN_ENTRIES", 0)
+        patch.setattr(adapter.core, "receive", lambda _route, frames, _now: got.append(frames[1]))
+        updates = [(b"route", [b"id", kind]) for kind in (b"=", b"pv.update")]
+        adapter._put_off = [*updates, (b"route", [b"id", b"pv.follow"])]
+        adapter._give(Input())
+        assert (got, adapter._put_off) == ([b"pv.follow"], updates)
+        adapter._put_off = []
 
 
 async def test_what_is_stored_while_a_peer_stops_goes_to_the_thread_that_is_closed_with_it(
