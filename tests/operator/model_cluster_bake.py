@@ -188,6 +188,18 @@ def status_lost_behind_the_way_back(world: World) -> Script:
     assert (world.status.active_generation, world.status.last_generation) == (1, 2)
 
 
+def retiring_status_lost_on_the_way_back(world: World) -> Script:
+    """It was rebuilt while the members changed, so nothing told yet that the fence goes back."""
+    yield from baking(world)
+    world.rollout(restart="")
+    yield lambda world: world.fence == 1
+    status = dict(world.stored_status or {})
+    step = {"name": "Retire", "at": status["history"][0]["finishedAt"]}
+    status |= {"activeGeneration": 2, "rollout": {"state": "Retiring", "generation": 2, "step": step}}
+    world.stored_status = {key: value for key, value in status.items() if key != "nextGeneration"}
+    yield lambda world: world.status.active_generation == 1 and world.state is State.IDLE
+
+
 SCENARIOS: dict[str, Scenario] = {
     script.__name__: script
     for script in (
@@ -209,5 +221,6 @@ SCENARIOS: dict[str, Scenario] = {
         paused_status_lost_on_the_way_back,
         other_spec_status_lost_on_the_way_back,
         status_lost_behind_the_way_back,
+        retiring_status_lost_on_the_way_back,
     )
 }

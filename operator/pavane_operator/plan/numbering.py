@@ -30,7 +30,7 @@ def rebuilt_status(view: ResourceView) -> Status | None:
     if above is None:
         retiring = any(number != active for number in numbers)
         # Then the former generation writes already: it must not be the one that goes.
-        went_back = view.facts.fence in numbers and (view.facts.fence or 0) < active
+        went_back = view.has_lost_fence_to_former(active)
         step = Step(name=RETIRE, at=view.now.replace(microsecond=0))
         state = State.BAKING if view.bake or went_back else State.RETIRING
         rollout = (

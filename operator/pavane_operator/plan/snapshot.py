@@ -152,17 +152,24 @@ class ResourceSnapshot:
         """The former generation that follows while the active one bakes; 0 = there is none."""
         sets = (child for child in self.observed.children if child.kind == STATEFUL_SET and not child.deleting)
         former = (child.generation or 0 for child in sets if (child.generation or 0) < self.active)
-        return max(former, default=0) if self.state is State.BAKING else 0
+        return max(former, default=0) if self.state is State.BAKING or self.fence_went_back else 0
 
     @property
     def switching_back(self) -> bool:
         """Whether the right to write goes back to the former generation."""
         return self.state is State.PROMOTING and 0 < self.next < self.active
 
+    def has_lost_fence_to_former(self, generation: int) -> bool:
+        """Whether the store counts on former generations alone and has removed this one, by the word of both."""
+        members = self.facts.members or ()
+        counted = {pod.generation for pod in self.observed.pods if pod.name in members}
+        removed = {pod.generation for pod in self.observed.pods if pod.name in self.facts.removed}
+        return bool(counted) and max(counted) < generation and generation in removed
+
     @property
     def fence_went_back(self) -> bool:
         """Whether the former generation has the right to write already: the status was lost on the way back."""
-        return self.standby > 0 and self.facts.fence == self.standby
+        return self.state in (State.BAKING, State.RETIRING) and self.has_lost_fence_to_former(self.active)
 
     @property
     def bake_ends(self) -> datetime:

@@ -23,6 +23,7 @@ from pavane_operator.plan.view import ResourceView
 ANY = frozenset(State)
 IDLE = frozenset({State.IDLE})
 BAKING = frozenset({State.BAKING})
+RETIRING = frozenset({State.RETIRING})
 REVERSIBLE = BEFORE_PROMOTION | {State.PROMOTING}
 
 
@@ -295,11 +296,18 @@ TABLE: tuple[Row, ...] = (
         "the public Service has a ready pod of n",
         State.RETIRING,
     ),
-    Row("E2", BAKING, _goes_back, baking.switch_back, "the former spec is wanted, its pods follow", State.PROMOTING),
+    Row(
+        "E2",
+        BAKING | RETIRING,
+        _goes_back,
+        baking.switch_back,
+        "the former spec is wanted, its pods follow",
+        State.PROMOTING,
+    ),
     Row("E3", BAKING, _bake_is_over, baking.end_bake, "its time is over, or another wish comes first", State.RETIRING),
     Row("E4", BAKING, _always, baking.bake, "the former generation follows"),
-    Row("D12", frozenset({State.RETIRING}), _retirement_due, effects.retire, "former generations remain"),
-    Row("D13", frozenset({State.RETIRING}), _always, effects.retired, "none of them remains", State.IDLE),
+    Row("D12", RETIRING, _retirement_due, effects.retire, "former generations remain"),
+    Row("D13", RETIRING, _always, effects.retired, "none of them remains", State.IDLE),
     Row("D15", frozenset({State.ABORTING}), _next_objects_left, effects.take_back, "objects of n remain"),
     Row("D16", frozenset({State.ABORTING}), _always, effects.aborted, "none of n remains", State.IDLE),
     Row("wait", ANY, _always, _wait, "nothing to do yet"),
