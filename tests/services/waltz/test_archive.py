@@ -1,7 +1,8 @@
 """What is archived is read back below the log's start, whatever happens to the store, to pieces and to owners."""
 
+import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ class Store:
         self.url = f"file://{folder}"
         self.away = False
         self.fails: Callable[[bool], bool] = lambda written: False
+        self.written: Callable[[int], Awaitable[object]] = lambda partition: asyncio.sleep(0)
 
     def __call__(self) -> Archive:
         store = self
@@ -55,6 +57,7 @@ class Store:
                         raise ArchiveError("the power went")
                     if not written:
                         await super().put(partition, piece, data)
+                await store.written(partition)
 
         return Opened(self.url, {})
 
@@ -257,17 +260,95 @@ async def test_a_trim_by_hand_goes_as_far_as_the_archive_unless_it_is_forced(tmp
                 await client.get(0, 12)
 
 
-async def test_an_archive_that_has_more_than_the_log_is_not_its_archive(tmp_path: Path) -> None:
+async def test_a_piece_that_the_start_has_passed_while_it_was_written_is_read(tmp_path: Path) -> None:
     store = Store(tmp_path / "archive")
-    piece, data = cut(KEY, 0, [Record.of(number, ReqId(1, 1, 0, 1), 0, b"another log") for number in range(9)])
+    async with running_log(tmp_path, policy=Policy(archives=True), archive=store) as log:
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+
+            async def trim(_: int) -> None:
+                if not start(log):
+                    await client.trim(0, 1, force=True)
+
+            store.written = trim
+            await fill(client, DATA[:10])
+            await eventually(lambda: archived(log).end == 10, ANSWER_S)
+            assert (start(log), archived(log).first) == (1, 0)
+            assert await read(client) == DATA[:10]
+
+
+@pytest.mark.parametrize("count", [9, 100])
+async def test_of_an_archive_of_another_log_nothing_counts_also_when_this_one_has_grown_beyond_it(
+    tmp_path: Path, count: int
+) -> None:
+    store = Store(tmp_path / "archive")
+    piece, data = cut(KEY, 0, [Record.of(number, ReqId(1, 1, 0, 1), 0, b"another log") for number in range(count)])
     await store().put(0, piece, data)
     async with running_log(tmp_path, policy=KEPT, archive=store) as log:
         await log.settled()
         async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
-            await client.append(0, b"here")
+            await client.append(0, DATA[0])
             await eventually(lambda: archived(log).fault, ANSWER_S)
+            await fill(client, DATA[1:])
+            kept = log.servers[0].running.owned[0].keeping
+            await eventually(lambda: kept._wanted > 20, ANSWER_S)
+            await eventually(lambda: "than the log" in archived(log).fault or count > len(DATA), ANSWER_S)
+            await client.consumer("behind").start(0, len(DATA))  # the metadata are written, so retention has its turn
+            assert start(log) == 0
             assert "it is not the archive of this log" in archived(log).fault
             assert store.pieces() == [store.folder / "0" / piece.name]
+            assert await read(client) == DATA
+
+
+async def test_a_partition_whose_archive_is_at_fault_holds_up_no_other(tmp_path: Path) -> None:
+    store = Store(tmp_path / "archive")
+    piece, data = cut(KEY, 0, [Record.of(number, ReqId(1, 1, 0, 1), 0, b"another log") for number in range(9)])
+    await store().put(0, piece, data)
+    async with running_log(tmp_path, partitions=2, policy=KEPT, archive=store) as log:
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            await client.append(0, b"here")
+            await client.append(1, b"there")
+            await eventually(lambda: archived(log).fault, ANSWER_S)
+            await eventually(lambda: len(store.pieces(1)) == 1, ANSWER_S)
+            other = log.servers[0].running.owned[1].keeping.archive
+            assert other is not None
+            assert not other.fault
+
+
+async def test_a_partition_that_never_stops_growing_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of partition 0 a piece more is there whenever one was written."""
+    store = Store(tmp_path / "archive")
+    monkeypatch.setitem(archiving.Archiver.__init__.__kwdefaults__ or {}, "piece_bytes", 1000)
+    async with running_log(tmp_path, partitions=2, policy=KEPT, archive=store) as log:
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            store.written = lambda partition: client.append(0, DATA[0]) if partition == 0 else asyncio.sleep(0)
+            await client.append(0, DATA[0])
+            await client.append(1, DATA[1])
+            await eventually(lambda: len(store.pieces(0)) > 3, ANSWER_S)
+            await eventually(lambda: len(store.pieces(1)) == 1, ANSWER_S)
+
+
+async def test_a_piece_that_cannot_be_read_is_no_reason_to_drop_what_is_not_archived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "archive")
+    policy = Policy(bytes_max=40_000, archives=True, drops=True)
+    async with running_log(tmp_path, policy=policy, archive=store) as log:
+        await log.settled()
+        address = f"127.0.0.1:{log.servers[0].port}"
+        async with Waltz([address]) as client:
+            await fill(client)
+            await eventually(lambda: start(log) > 20, ANSWER_S)
+        monkeypatch.setattr(archiving, "STEP_S", 3600)
+        store.pieces()[0].unlink()
+        async with Waltz([address], patience=0.5) as client:
+            with pytest.raises(Rejected, match="not found"):
+                await client.get(0, 0)
+            assert not archived(log).fault
 
 
 def test_every_byte_of_a_piece_counts() -> None:
@@ -303,6 +384,9 @@ def test_what_is_joined_to_the_log_can_be_read_and_nothing_before_a_gap() -> Non
     assert state(listed([(5, 9), (0, 4)], 10), 10) == (0, 10, 0)
     assert state(listed([(0, 4), (6, 9)], 7), 7) == (6, 10, 6)
     assert state(listed([(0, 4)], 7), 7) == (7, 7, 7)
+    assert state(listed([(0, 4), (6, 9)], 3), 3) == (0, 5, 0)
+    assert state(listed([(0, 4), (6, 9)], 5), 5) == (0, 5, 0)
+    assert state(listed([(6, 9)], 3), 3) == (3, 3, 3)
     overlapping = listed([(0, 4), (0, 2), (3, 3), (2, 8), (5, 6), (9, 9)], 0)
     assert state(overlapping, 0) == (0, 10, 0)
     for txid in range(10):
@@ -315,6 +399,8 @@ def test_what_is_joined_to_the_log_can_be_read_and_nothing_before_a_gap() -> Non
 def test_options_and_urls_that_no_store_has_are_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="begins with s3://"):
         Archive("ftp://there/x", {})
+    with pytest.raises(ArchiveError, match="s3://\\[bucket/x: Invalid"):
+        Archive("s3://[bucket/x", {})
     with pytest.raises(ArchiveError, match="option password"):
         Archive("s3://bucket/x", {"password": "secret"})
     with pytest.raises(ArchiveError, match="aws_nothing"):

@@ -37,7 +37,10 @@ class Archive:
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.url = url.rstrip("/")
-        parts = urlsplit(self.url)
+        try:
+            parts = urlsplit(self.url)
+        except ValueError as error:
+            raise ArchiveError(f"{self.url}: {error}") from None
         self._local = Path(unquote(parts.path)) if parts.scheme == "file" else None
         self._lately: OrderedDict[tuple[int, Piece], list[Record]] = OrderedDict()
         self._reading = asyncio.Lock()

@@ -116,14 +116,13 @@ class Feeds:
         self.pump()
 
     def begin_with(self, first: int) -> None:
-        """The log begins with ``first``: who is not as far is told."""
-        if first > self.first:
-            self.first = first
-            for feed in self._feeds[:]:
-                if feed.next < first:
-                    self._feeds.remove(feed)
-                    kind = MOUNT_KIND if feed.last is not None else BATCHES_KIND if feed.batched else FEED_KIND
-                    self._refuse(feed.connection, feed.reqid, kind)
+        """What can be read begins with ``first``: later, or from an archive earlier. Who is not as far is told."""
+        self.first = first
+        for feed in self._feeds[:]:
+            if feed.next < first:
+                self._feeds.remove(feed)
+                kind = MOUNT_KIND if feed.last is not None else BATCHES_KIND if feed.batched else FEED_KIND
+                self._refuse(feed.connection, feed.reqid, kind)
 
     def _refuse(self, connection: Connection, reqid: ReqId, kind: int) -> None:
         """Below V5 a mount is answered by the one state that is not tried again, and a feed ends its connection."""

@@ -261,7 +261,7 @@ class Partition(Changing):
         self.feeds.begin_with(self.keeping.readable(self.first))
 
     def archive_known(self, now: float) -> None:
-        """What the archive has was listed: who waits below it is told."""
+        """What the archive has was listed, or is more now: who waits below it is told."""
         self.now = now
         self._began()
 

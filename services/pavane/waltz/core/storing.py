@@ -165,8 +165,9 @@ class Storing(ABC):
     def unreadable(self) -> str:
         """Why storage gives no record just now, for people."""
         found = [f"storage node {node}: {fault}" for node, fault in sorted(self.damaged.items())]
-        if self.keeping.archive is not None and self.keeping.archive.fault:
-            found.append(f"archive: {self.keeping.archive.fault}")
+        archive = self.keeping.archive
+        if archive is not None and (fault := archive.unread or archive.fault):
+            found.append(f"archive: {fault}")
         return "; ".join(found) or self.blocker or "they do not answer, or their copies are damaged"
 
     def read(self, txid: int, limit: int, answer: Callable[[Sequence[Record] | None], None]) -> None:

@@ -11,13 +11,13 @@ from pavane.waltz.aio.archive import Archive
 from pavane.waltz.core.outputs import ReadArchive
 from pavane.waltz.core.partition import Partition
 from pavane.waltz.errors import ArchiveError
-from pavane.waltz.state.archived import Archived
+from pavane.waltz.state.archived import Archived, Piece
 from pavane.waltz.storage.piece import cut
 from pavane.waltz.wire.storage import Record
 
 PIECE_BYTES = 8 * 1024 * 1024  # of data, after which a piece is cut: one at a time of a server is in memory
 DELAY_S = 300.0  # after which a smaller one is cut
-STEP_S = 1.0  # between two looks at the partitions; at least so long after a failure
+STEP_S = 1.0  # between two looks at the partitions, if none of them has more to be archived
 READ_RECORDS = 1000  # asked of a partition at a time
 READ_BYTES = 4 * 1024 * 1024  # of one answer from the archive, but one record at least
 READ_S = 30.0  # for records of a partition, which may be leaving
@@ -26,6 +26,10 @@ _logger = logging.getLogger(__name__)
 
 Call = Callable[[Callable[[float], None]], None]
 """Call into the core, with the time."""
+
+
+class _OtherLog(ArchiveError):
+    """The archive answers, but is not that of this log."""
 
 
 class Archiver:
@@ -56,16 +60,9 @@ class Archiver:
     async def run(self) -> None:
         """Archive until it is cancelled; what cannot be done now is tried again."""
         while True:
-            fault = ""
-            try:
-                for partition in self._owned():
-                    await self._look_at(partition)
-            except ArchiveError as error:
-                fault, self._archive = str(error), None
-                _logger.warning("the archive takes nothing: %s", error)
-            for partition in self._owned():
-                self._note(partition, fault)
-            await asyncio.sleep(STEP_S)
+            more = [await self._looked_at(partition) for partition in self._owned()]
+            if not any(more):
+                await asyncio.sleep(STEP_S)
 
     async def read(self, asked: ReadArchive) -> Sequence[Record] | None:
         """Return records from below the start; ``None`` if the archive does not give them now."""
@@ -78,8 +75,9 @@ class Archiver:
                     records = await self._store().read(asked.partition, piece)
                 except ArchiveError as error:
                     _logger.warning("the archive gives nothing: %s", error)
-                    self._note(partition, str(error))
+                    held.unread, self._archive = str(error), None
                     return None
+                held.unread = ""
                 at = asked.txid - piece.first
                 return _within(records[at : at + asked.count], READ_BYTES)
         return None
@@ -89,36 +87,65 @@ class Archiver:
             self._archive = self._opened()
         return self._archive
 
-    def _note(self, partition: Partition, fault: str) -> None:
-        held = partition.keeping.archive
-        if held is not None:
-            if fault and not held.fault:
-                held.faulty_since = self._loop.time()
-            held.fault = fault
+    async def _looked_at(self, partition: Partition) -> bool:
+        """Look at a partition, whatever is wrong with others, and return whether more of it can be archived at once."""
+        if (held := partition.keeping.archive) is None:
+            return False
+        more, fault = False, ""
+        try:
+            more = await self._look_at(partition, held)
+        except _OtherLog as error:
+            fault = str(error)
+        except ArchiveError as error:
+            fault, self._archive = str(error), None
+        if fault not in ("", held.fault):
+            _logger.warning("the archive takes nothing of partition %d: %s", partition.number, fault)
+        if fault and not held.fault:
+            held.faulty_since = self._loop.time()
+        held.fault = fault
+        return more
 
-    async def _look_at(self, partition: Partition) -> None:
-        held = partition.keeping.archive
-        if held is None or partition.hwm is None or not partition.healthy:
-            return
+    async def _look_at(self, partition: Partition, held: Archived) -> bool:
+        if partition.hwm is None or not partition.healthy:
+            return False
         if not held.known:
-            held.listed(await self._store().pieces(partition.number), partition.first)
-            if held.end > partition.hwm + 1:
-                held.known = False
-                text = f"{self._store().url} has transactions up to {held.end - 1} of partition {partition.number}, "
-                raise ArchiveError(f"{text}but the log ends with {partition.hwm}: it is not the archive of this log")
+            pieces = await self._store().pieces(partition.number)
+            if not await self._are_ours(partition, pieces):
+                return False  # with the next look
+            held.listed(pieces, partition.first)
             self._call(partition.archive_known)
             held.waits_since = self._loop.time() - self._delay_s  # nobody knows for how long it has waited already
             _count_from_now(partition, held)
         if held.join(partition.first):
             _count_from_now(partition, held)
-        whole = True
-        while whole and held.end <= partition.hwm:
-            now = self._loop.time()
-            if held.waits_since is None:
-                held.waits_since = now
-            if _waiting_bytes(partition, held) < self._piece_bytes and now < held.waits_since + self._delay_s:
-                return
-            whole = await self._copy(partition, held)
+        if held.end > partition.hwm:
+            return False
+        now = self._loop.time()
+        if held.waits_since is None:
+            held.waits_since = now
+        if _waiting_bytes(partition, held) < self._piece_bytes and now < held.waits_since + self._delay_s:
+            return False
+        return await self._copy(partition, held)
+
+    async def _are_ours(self, partition: Partition, pieces: Sequence[Piece]) -> bool:
+        """Whether what would count of ``pieces`` ends as the log does there; false if that cannot be seen now.
+
+        Raises ``_OtherLog`` if they are of another log, such as one that was begun anew with its former key.
+        """
+        found, hwm = Archived(), -1 if partition.hwm is None else partition.hwm
+        found.listed(pieces, partition.first)
+        last, text = found.end - 1, ""
+        if last > hwm:
+            text = f"has transactions up to {last} of partition {partition.number}, but the log ends with {hwm}"
+        elif last >= partition.first and (piece := found.piece(last)) is not None:
+            archived = await self._store().read(partition.number, piece)
+            if not (own := await self._records(partition, last, last)):
+                return False
+            if own[0] != archived[-1]:
+                text = f"has another transaction {last} of partition {partition.number} than the log"
+        if text:
+            raise _OtherLog(f"{self._store().url} {text}: it is not the archive of this log")
+        return True
 
     async def _copy(self, partition: Partition, held: Archived) -> bool:
         """Write what is next, and return whether it was as much as a piece may have."""
@@ -133,6 +160,7 @@ class Archiver:
         piece, data = await asyncio.to_thread(cut, self._key, partition.number, records)
         await self._store().put(partition.number, piece, data)
         held.add(piece)
+        self._call(partition.archive_known)  # the start may have passed it while it was written
         held.counted_bytes += sum(len(record.data) for record in records if record.txid > held.counted_after)
         full = size >= self._piece_bytes
         if not full:

@@ -40,6 +40,8 @@ class Archived:
         self.fault = ""
         """Why the archive takes nothing now, for people."""
         self.faulty_since = 0.0
+        self.unread = ""
+        """Why the archive did not give what was last read: that is no reason to archive nothing."""
         self.waits_since: float | None = None
         """When a transaction at the end was first seen."""
         self.counted_after = -1
@@ -52,6 +54,8 @@ class Archived:
         self.known = True
         self._begin(start)
         for piece in sorted(pieces, key=lambda piece: (piece.first, -piece.last)):
+            if piece.first > max(start, self.end):
+                break  # what lies between is in the log still, and not archived
             if not self._pieces or piece.first > self.end:
                 self._begin(piece.first)
             self.add(piece)
