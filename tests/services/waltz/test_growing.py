@@ -182,6 +182,31 @@ async def test_an_adoption_by_a_server_of_before_finds_all_partitions_and_keeps_
             assert client.partition_count == 4
 
 
+async def test_an_adoption_takes_partitions_that_were_added_and_never_open(
+    tmp_path: Path,
+) -> None:
+    """They were never open, for a storage node was away; then the registry was lost."""
+    async with running_log(tmp_path, partitions=2) as log:
+        former = log.config
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            assert await client.append(0, b"kept") == 0
+        await log.stop_node(2)
+        await grown(log, 4)
+        await eventually(lambda: all(log.nodes[each].directory.partitions == 4 for each in (0, 1)), COUNT_S)
+        await log.servers.pop().stop()
+        more, log.config = log.config, former
+        await log.start_node(2)
+        log.metadata = MemoryMetadata()
+        found = await adopt_cluster(log.metadata, former, [log.admin(index) for index in range(3)], None, None, keys=2)
+        assert [one.metadata is None for one in found] == [False, False, True, True]
+        await log.start_server()
+        log.config = more
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            assert (await client.get(0, 0)).data == b"kept"
+            assert await client.append(3, b"new") == 0
+
+
 async def counting(log: Log, storage: tuple[str, ...]) -> None:
     """Wait until these nodes count, and vote, in every partition, and no others do."""
     paths = Paths(log.config.root)

@@ -54,14 +54,21 @@ async def adopt_cluster(
     before = {path: await metadata.get(path) for path in written}
     if await metadata.get(paths.servers) is not None:
         raise StorageRefused(f"the metadata store holds this log, at {config.root}: there is nothing to be adopted")
-    told = {node: copies for node, copies in zip(config.storage, looks, strict=True) if copies}
+    # A node that has answered has not made the partitions that it lacks: they were added, and never open.
+    lacking = dict.fromkeys(numbers, Copy(NEVER, EMPTY, EMPTY))
+    told = {node: lacking | copies for node, copies in zip(config.storage, looks, strict=True) if copies}
     hold_ms = int(1000 * time.time()) if hold else 0
     found = _judge(config, told, {}, hold_ms)
     if dry_run:
         return found
     fences = {one.partition: one.metadata.session for one in found if one.metadata is not None}
     held = await asyncio.gather(*(_fenced(node, config, tls, fences) for node in told))
-    found = _judge(config, dict(zip(told, held, strict=True)), fences, hold_ms)
+    unopened = {one.partition for one in found} - fences.keys()
+    known = {
+        node: {number: told[node][number] for number in unopened} | copies
+        for node, copies in zip(told, held, strict=True)
+    }
+    found = _judge(config, known, fences, hold_ms)
     used = max((copy.client for copies in held for copy in copies.values()), default=0)
     number = counter(time.time(), used).to_bytes(COUNTER_BYTES, "big")
     nodes = {paths.client_ids: number, paths.server_ids: number}
