@@ -129,13 +129,14 @@ class Kept(PodRole, Generic[K]):
     async def _register(self, log: Waltz) -> None:
         """Let the log keep all of what it reads: who starts without the pod's files builds everything from there.
 
-        So its position is where the partition began when it came, and stays there. Raises ``Trimmed``, ``Unavailable``.
+        So its position is where the partition began when it came, and stays there; what an archive has stays anyway.
+        Raises ``Trimmed``, ``Unavailable``.
         """
         consumer, begins = log.consumer(consumers.of_views(self._settings.resource)), {}
         for partition in sorted(self._reads):
             begins[partition] = await log.first(partition)
             try:
-                await consumer.start(partition, begins[partition])
+                await consumer.start(partition, await log.start(partition))
             except Trimmed:
                 raise  # just now; it begins anew
             except Rejected as error:

@@ -25,7 +25,9 @@ from pavane.pods.compute_replica import ReplicaPod
 from pavane.pods.compute_settings import REPLICA_PORT, ComputeConfig, ComputeSettings
 from pavane.pods.computing import Kept, make_clocks
 from pavane.runtime.process import Process
+from pavane.waltz.aio.archive import Archive
 from pavane.waltz.client import Rejected, Waltz
+from pavane.waltz.core.retention import Policy
 from pavane.wire import Stage
 from tests.services.dataflow.hooked import Hooked
 from tests.services.eventually import eventually
@@ -306,3 +308,29 @@ async def test_views_whose_first_transactions_are_trimmed_are_never_built_withou
                 (told,) = [each for each in first.report().blockers if each.reason == "HistoryTrimmed"]
                 assert "partition 0 begins with transaction 1" in told.text
                 assert await client.hwm(2) in (-1, 0)  # a fence of the chain, and no row
+
+
+async def test_views_are_built_of_what_only_the_archive_has(tmp_path: Path) -> None:
+    def archive() -> Archive:
+        return Archive(f"file://{tmp_path}/archive", {})
+
+    policy = Policy(archives=True)
+    async with running_log(tmp_path / "log", partitions=3, policy=policy, archive=archive) as log:
+        await log.settled()
+        (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
+        kept = log.servers[0].running.owned[0].keeping.archive
+        assert kept is not None
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            for cents in (7, 8):
+                await client.append(0, b'{"id": 1, "cents": %d}' % cents)
+            await eventually(lambda: kept.end == 2, WAIT_S)
+            assert (await client.trim(0, 1)).first == 1
+            async with views_of(tmp_path, 1, SCRIPT) as views:
+                views.allowed.set()
+                await eventually(lambda: views.report().leads and views.report().progress > 0, WAIT_S)
+                assert not waits_for(views)
+                assert [(one.name, one.position) for one in await client.consumers(0)] == [("computecluster.main", 1)]
+                total = (7 + 8).to_bytes(8, "little")
+                async with asyncio.timeout(WAIT_S):
+                    while total not in b"".join([one.data async for one in client.read(2, 0, await client.hwm(2) + 1)]):
+                        await asyncio.sleep(0.05)
