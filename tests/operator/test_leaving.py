@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from pavane.runtime.certificates import Certificates, trusting
-from pavane.waltz.client import Unavailable, Waltz
+from pavane.waltz.aio.cluster import set_replicas
+from pavane.waltz.client import Rejected, Unavailable, Waltz
+from pavane.waltz.core.partition import Partition
 from pavane.waltz.core.rights import Rights
 from pavane_operator.kinds.waltz import leaving
 from pavane_operator.plan.model import Observed
 from pavane_operator.tls.certificates import CLIENT_END, new_certificate
+from tests.services.eventually import eventually
 from tests.services.stage.certificates import LIFE, authority, certificate, now, publish
 from tests.services.waltz.running import running_log
 
@@ -27,6 +30,11 @@ def observed(**secrets: dict[str, str]) -> Observed:
     return Observed(fresh=True, references={"WaltzCluster/ledger": {"metadata": {}}, **data})
 
 
+def without(partition: Partition, node: str) -> bool:
+    session = partition.session
+    return partition.healthy and session is not None and not session._replicas[node].voting
+
+
 async def test_its_consumer_goes_from_all_partitions_and_others_stay(tmp_path: Path) -> None:
     async with running_log(tmp_path, partitions=2, nodes=1) as log:
         await log.settled()
@@ -37,6 +45,24 @@ async def test_its_consumer_goes_from_all_partitions_and_others_stay(tmp_path: P
             for _ in range(2):
                 await leaving.forget(observed(client={"servers": servers}), "ledger", NAME)
                 assert [[one.name for one in await client.consumers(p)] for p in range(2)] == [[], ["billing"]]
+
+
+async def test_an_added_partition_that_was_never_open_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "PATIENCE_S", 0.5)
+    async with running_log(tmp_path) as log:
+        await log.settled()
+        servers = f"127.0.0.1:{log.servers[0].port}"
+        async with Waltz([servers]) as client:
+            await client.consumer(NAME).start(0, 0)
+            await log.stop_node(2)
+            await set_replicas(log.metadata, replace(log.config, partitions=2))
+            await eventually(lambda: 1 in log.servers[0].running.owned)
+            await eventually(lambda: without(log.servers[0].running.owned[0], log.config.storage[2]))
+            with pytest.raises((Unavailable, Rejected)):
+                await leaving.forget(observed(client={"servers": servers}), "ledger", NAME)
+            assert await client.consumers(0) == []
 
 
 async def test_the_rights_of_clients_do_not_hold_it_back(tmp_path: Path) -> None:

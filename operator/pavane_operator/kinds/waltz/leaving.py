@@ -30,9 +30,17 @@ async def forget(observed: Observed, log: str, consumer: str) -> None:
     own = _decoded(observed.references.get(f"{log}-tls") or {}) if "tls.crt" in data else {}
     tls = trusting(data["ca.crt"], own.get("tls.crt", ""), own.get("tls.key", "")) if "ca.crt" in data else None
     async with Waltz(data["servers"].split(), tls=tls, patience=PATIENCE_S) as client:
-        held = await asyncio.gather(*map(client.consumers, range(client.partition_count)))
-        mine = [one.partition for some in held for one in some if one.name == consumer]
-        await asyncio.gather(*map(client.consumer(consumer).remove, mine))
+        known = client.consumer(consumer)
+
+        async def leave(partition: int) -> None:
+            if any(one.name == consumer for one in await client.consumers(partition)):
+                await known.remove(partition)
+
+        # One that answers nothing, such as an added one that was never open, holds up no other.
+        done = await asyncio.gather(*map(leave, range(client.partition_count)), return_exceptions=True)
+    for failed in done:
+        if failed is not None:
+            raise failed
 
 
 def _decoded(secret: Mapping[str, Any]) -> dict[str, str]:

@@ -102,7 +102,7 @@ class Reader:
             self.hwm = max(self._told, -1 if self.hwm is None else self.hwm)
             self._nodes = nodes
             self._session = meta.session if meta is not None else -1
-            self._feeds.begin_with(meta.start if meta is not None else 0)
+            self._feeds.begin_with(max(self._feeds.first, meta.start if meta is not None else 0))
         self._refreshed()
 
     def records(self, now: float, read: int, session: int, records: Sequence[Record] | None) -> None:
