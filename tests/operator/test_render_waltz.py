@@ -311,7 +311,7 @@ def test_zookeeper_needs_no_other_resource_and_its_ports_are_open(tmp_path: Path
 
 # ---- what the metadata store says
 
-NODES = [f"n{ordinal}:1" for ordinal in range(3)]
+NODES = [f"q-storage-{ordinal}.q:1" for ordinal in range(5)]
 
 
 def states(*sessions: int, session: int = 9, generation: int = 5) -> PartitionMetadata:
@@ -468,6 +468,18 @@ def test_copies_that_are_too_few_are_what_a_log_that_is_down_waits_for() -> None
     assert "too few copies are left of 1 partitions" in down.message
     assert "q-storage-2, partition 0: a sync failed" in down.message
     assert "partition 1" not in down.message
+
+
+@pytest.mark.parametrize(
+    ("nodes", "counting", "pods", "lost"), [(3, 5, (0, 4), False), (5, 3, (0, 4), False), (5, 3, (0, 1), True)]
+)
+def test_while_storage_nodes_come_or_go_those_are_enough_that_count(
+    nodes: int, counting: int, pods: tuple[int, ...], lost: bool
+) -> None:
+    look = registry(numbers={3: 1, 4: 1}, partitions=dict.fromkeys(range(2), states(*[9] * counting)))
+    told = {f"q-storage-{pod}": Told({0: ROTTEN}, full=False) for pod in pods}
+    found = facts(resource(1, None, partitions=2, storage={"size": "1Gi", "nodes": nodes}), look, told)
+    assert (found.down is not None) == lost
 
 
 @pytest.mark.parametrize(

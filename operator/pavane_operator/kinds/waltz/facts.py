@@ -117,7 +117,7 @@ def _facts(resource: Resource, registry: Registry | None, faults: Faults, ready:
     total, number = registry.total or spec.partitions, registry.rollout.number if registry.rollout is not None else None
     moving = _moving(registry)
     writable, born = len(counts.writable), total - len(_unborn(registry, total))
-    lost = _lost(faults, spec.storage.nodes)
+    lost = _lost(faults, registry.partitions or {}, spec.storage.nodes)
     done = number is not None and coming is not None and number >= coming
     return Facts(
         leads=coming is not None and _leads(registry, counts, total, coming),
@@ -238,13 +238,18 @@ def _leads(registry: Registry, counts: _Counts, total: int, coming: int) -> bool
     )
 
 
-def _lost(faults: Faults, nodes: int) -> Problem | None:
-    """Partitions that lack a majority of usable copies; None = there are none."""
+def _lost(faults: Faults, known: Mapping[int, PartitionMetadata], nodes: int) -> Problem | None:
+    """Partitions that lack a majority of usable copies among those that count; None = there are none."""
     told: dict[int, list[str]] = {}
     for pod, found in faults.items():
         for partition in found:
             told.setdefault(partition, []).append(pod)
-    lost = {partition for partition, pods in told.items() if nodes - len(pods) <= nodes // 2}
+    lost = set[int]()
+    for partition, pods in told.items():
+        counting = {one.address.partition(".")[0] for one in known[partition].replicas} if partition in known else set()
+        total, gone = (len(counting), len(counting & set(pods))) if counting else (nodes, len(pods))
+        if total - gone <= total // 2:
+            lost.add(partition)
     if not lost:
         return None
     these = {pod: {number: found[number] for number in found if number in lost} for pod, found in faults.items()}
