@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pavane.waltz.aio.archive import Archive
+from pavane.waltz.aio.archive import Archive, folder_of
 from pavane.waltz.client import Waltz
 from pavane.waltz.core import feed, storing
 from pavane.waltz.core.retention import Policy
@@ -394,6 +394,15 @@ def test_what_is_joined_to_the_log_can_be_read_and_nothing_before_a_gap() -> Non
         assert piece is not None
         assert piece.first <= txid <= piece.last
     assert overlapping.piece(10) is None
+
+
+async def test_each_log_has_a_folder_of_its_own_whatever_its_name(tmp_path: Path) -> None:
+    piece, data = cut(KEY, 0, [Record.of(0, ReqId(1, 1, 0, 1), 0, b"data")])
+    for name in ("plain", "odd?a", "odd#a", "odd%2Fa", "é ü"):
+        archive = Archive(f"file://{tmp_path}/{folder_of(name, KEY)}", {})
+        assert await archive.pieces(0) == []
+        await archive.put(0, piece, data)
+        assert (tmp_path / f"{name}-{KEY.hex[:8]}" / "0" / piece.name).read_bytes() == data
 
 
 def test_options_and_urls_that_no_store_has_are_refused_in_words(tmp_path: Path) -> None:

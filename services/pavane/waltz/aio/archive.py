@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
 from obstore.exceptions import BaseError
@@ -29,7 +29,7 @@ PIECES_KEPT = 4  # read last: a feed takes a thousand transactions of a piece at
 
 def folder_of(cluster: str, key: UUID) -> str:
     """Return the folder of a log below its archive's URL: a log that was made anew has another."""
-    return f"{cluster}-{key.hex[:8]}"
+    return f"{quote(cluster, safe='')}-{key.hex[:8]}"
 
 
 class Archive:
