@@ -1,6 +1,7 @@
 """Partitions that are added to a log which runs, without a restart of anything (docs/specs/waltz.md 8.6)."""
 
 import asyncio
+import errno
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -180,6 +181,29 @@ async def test_an_adoption_by_a_server_of_before_finds_all_partitions_and_keeps_
             assert (await client.get(3, 0)).data == b"kept"
             assert await client.partition_of("account 7") == place
             assert client.partition_count == 4
+
+
+async def test_a_storage_node_that_could_not_add_partitions_says_why_and_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_log(tmp_path, partitions=2) as log:
+        await log.settled()
+        directory, server = log.nodes[1].directory, log.servers[0]
+        grow, room = directory.grow, asyncio.Event()
+
+        def full(partitions: int) -> bool:
+            if not room.is_set():
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return grow(partitions)
+
+        monkeypatch.setattr(directory, "grow", full)
+        await grown(log, 4)
+        fault = await eventually(server.storage_fault, COUNT_S)
+        assert list(fault) == [log.config.storage[1]]
+        assert "partitions cannot be added: [Errno 28]" in fault[log.config.storage[1]]
+        room.set()
+        await log.settled()
+        assert not server.storage_fault()
 
 
 async def test_an_adoption_takes_partitions_that_were_added_and_never_open(

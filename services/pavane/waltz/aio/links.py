@@ -57,6 +57,18 @@ class StorageLink:
             if self._stream is not None:
                 self._stream.send(self.open)
 
+    def grown(self, answer: Any) -> None:
+        """Take the answer to ``grow``; a node that could not, as its disk is full, say, is asked again."""
+        self.fault, stream = getattr(answer, "message", ""), self._stream
+
+        def again() -> None:
+            if stream is not None and stream is self._stream:
+                stream.send(self.open)
+
+        if self.fault:
+            _logger.warning("storage node %s: %s", self.address, self.fault)
+            asyncio.get_running_loop().call_later(RETRY_S_MAX, again)
+
     async def run(self) -> None:
         """Connect, again and again, as long as somebody wants the node."""
         delay = RETRY_S
@@ -97,7 +109,9 @@ class _Link(Stream):
         self.send(self._link.open)
 
     def heard(self, message: Any) -> None:
-        if self.ready.done():
+        if self.ready.done() and message.head == s.OPEN_HEAD:
+            self._link.grown(message)
+        elif self.ready.done():
             self._messages.append(message)
         elif isinstance(message, s.Success):
             self.ready.set_result(None)
