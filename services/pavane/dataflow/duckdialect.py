@@ -12,6 +12,8 @@ from sqlglot import exp
 from pavane.dataflow.casing import LOWER, ONCE, UPPER
 from pavane.dataflow.expressions import cast
 
+_HUGE = exp.DataType.build("HUGEINT", dialect="duckdb")
+
 
 def translated(sql: str) -> str:
     """Return a SELECT of a plan in DuckDB's SQL."""
@@ -34,6 +36,8 @@ def _as_spark_does(node: exp.Expr) -> exp.Expr:
         case exp.Add() | exp.Sub() | exp.Mul() if _is_decimal(node.this) and _is_decimal(node.expression):
             # Of two narrow ones DuckDB's result is narrow, too, and overflows.
             return type(node)(this=_widest(node.this), expression=_widest(node.expression))
+        case exp.Mod():  # of the least BIGINT by -1 it is 0, which DuckDB finds too large
+            return cast(exp.Mod(this=exp.Cast(this=node.this, to=_HUGE.copy()), expression=node.expression), "BIGINT")
         case exp.Upper() | exp.Lower():
             name = UPPER if isinstance(node, exp.Upper) else LOWER
             once = "" if isinstance(node.this, exp.Column) else ONCE

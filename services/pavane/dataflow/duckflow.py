@@ -45,6 +45,8 @@ def told_apart() -> Iterator[None]:
         raise ViewError(f"a value is out of range: {error}") from error
     except duckdb.OutOfMemoryException as error:
         raise ViewError(f"it needs more memory than there is: {error}") from error
+    except (duckdb.ParserException, duckdb.BinderException) as error:
+        raise ViewError(f"DuckDB does not take a part of it: {error}") from error
     except duckdb.Error as error:
         raise EngineError(f"DuckDB: {error}") from error
 

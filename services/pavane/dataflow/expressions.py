@@ -62,6 +62,12 @@ class Places:
         before = self.text[:start]
         raise SqlError(before.count("\n") + 1, start - (before.rfind("\n") + 1) + 1, what, instead)
 
+    def number(self, node: exp.Literal, columns: int) -> int:
+        """Return which of the columns of a SELECT a number in ORDER BY or GROUP BY names, from 1."""
+        if not 0 < int(node.name) <= columns:
+            self.refuse(node, f"there is no column {node.name}: the SELECT makes {columns}")
+        return int(node.name)
+
     def no_select(self, node: exp.Expr) -> None:
         """Refuse an expression that has a SELECT in it."""
         inner = node.find(exp.Query)

@@ -11,7 +11,7 @@ from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import Aggregate, Group, Inner, OrderBy, Plan, Select, Side, Top
 from pavane.dataflow.ports import DIFF, TIME, Column
 from pavane.dataflow.sources import ONE_PAIR, Joined, Plain, Relation, Sources, all_of, quoted, select_of
-from pavane.dataflow.subqueries import adds, gives_one, query_of
+from pavane.dataflow.subqueries import ONLY, adds, gives_one, order_by_places, query_of, within
 from pavane.dataflow.windows import Beyond, rebased
 
 LIMIT_MAX = 10_000
@@ -73,6 +73,9 @@ class Planner:
         sources = Sources(
             select, tables, self._places, lambda inner, more: self._inner_of(inner, {**tables, **more}), self._add
         )
+        for item in select.expressions:
+            if not isinstance(item, exp.Alias) and any(within(item)):
+                self._places.refuse(item, "a SELECT as a column has no name", "Write AS NAME behind it.")
         joined = sources.read(() if is_grouped(select) else select.expressions)
         sets = grouping_sets(select, self._places)
         joined = sources.shared(joined) if sets else joined
@@ -142,7 +145,8 @@ class Planner:
                 instead = "Take an aggregate without GROUP BY, or write LIMIT 1."
                 self._places.refuse(query, "a SELECT in an expression gives one column of one row", instead)
             made = query.copy()
-            made.set("expressions", [exp.alias_(query.selects[0].unalias().copy(), "v")])
+            order_by_places(made)
+            made.set("expressions", [exp.alias_(made.selects[0].unalias(), ONLY)])
             return self._add(*self._planned(made, tables))
 
         return planned
@@ -228,13 +232,11 @@ class Planner:
             return _Order([], None)
         terms: list[OrderBy] = []
         hidden: list[tuple[str, Bound]] = []
-        names = [name.lower() for name, _ in shown]
+        order_by_places(select)
         for term in order.expressions if order is not None else ():
             this = term.this
-            if isinstance(this, exp.Literal) and this.is_int and 0 < int(this.name) <= len(shown):
-                column = int(this.name) - 1
-            elif isinstance(this, exp.Column) and not this.table and this.name.lower() in names:
-                column = names.index(this.name.lower())
+            if isinstance(this, exp.Literal) and this.is_int:
+                column = self._places.number(this, len(shown)) - 1
             else:
                 column = len(shown) + len(hidden)
                 hidden.append(("", grouping.bind(this)))
@@ -381,8 +383,8 @@ class _Grouping:
         return Group(len(self._keys), tuple(aggregate for _, aggregate in self._aggregates.values()))
 
     def _key(self, node: exp.Expr, select: exp.Select, scope: Scope) -> tuple[exp.Expr, Bound]:
-        if isinstance(node, exp.Literal) and node.is_int and 0 < int(node.name) <= len(select.expressions):
-            node = select.expressions[int(node.name) - 1].unalias()
+        if isinstance(node, exp.Literal) and node.is_int:
+            node = select.expressions[self._places.number(node, len(select.expressions)) - 1].unalias()
         elif isinstance(node, exp.Column) and not node.table and not scope.knows(node):
             named = [each for each in select.expressions if each.alias.lower() == node.name.lower()]
             node = named[0].unalias() if named else node

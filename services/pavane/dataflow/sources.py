@@ -17,7 +17,7 @@ from sqlglot.tokenizer_core import TokenType
 from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import INPUT, Inner, Plan, Select, Side
 from pavane.dataflow.ports import DIFF, TIME, Column, SqlView, Table
-from pavane.dataflow.subqueries import Taken, gives_one, of_nothing, query_of, taken, terms, within
+from pavane.dataflow.subqueries import Taken, gives_one, is_aggregate, of_nothing, query_of, taken, terms, within
 
 CLAUSES = ("GROUP", "ORDER", "HAVING", "WHERE", "LIMIT", "OFFSET", "LEFT", "RIGHT", "INNER", "ON")
 """Words that the parser takes for the alias of a table where the rest of the clause is missing."""
@@ -237,6 +237,9 @@ class Sources:
             instead = "Take an aggregate without GROUP BY, or write LIMIT 1."
             self._places.refuse(query, "a SELECT in an expression may give more than one row", instead)
         parts = taken(query, value, {name: each.columns for name, each in self._tables.items()}, self._places)
+        if isinstance(node, exp.In) and is_aggregate(query) and parts.outer:  # of no rows it is one value
+            instead = "Write = or <> in place of [NOT] IN: it gives one value."
+            self._places.refuse(query, "an aggregate with columns of the outer SELECT behind IN", instead)
         outer, rows = [bind(each) for each in parts.outer], self._inner(parts.rows, {})
         if parts.others:
             rows = self._matching(parts, rows, first, outer)

@@ -19,6 +19,8 @@ Columns = Mapping[str, Sequence[Column]]
 WHOLE = ("group", "having", "limit", "offset", "with_", "qualify")
 """Clauses of a SELECT whose rows are not those of its FROM and WHERE."""
 VALUE, ONE = "v", "one"
+ONLY = "select value"
+"""What the column of an inner SELECT is called: no clause of it means it, as no user's name has a blank."""
 
 
 @dataclass(slots=True)
@@ -125,14 +127,37 @@ def taken(query: exp.Expr, value: exp.Expr | None, columns: Columns, places: Pla
 
 def _wrapped(query: exp.Expr, value: exp.Expr | None) -> Taken:
     made = query.copy()
-    for select in made.find_all(exp.Select):
-        if select is made or isinstance(made, exp.SetOperation):
-            shown = [exp.alias_(each.unalias(), f"e{i}") for i, each in enumerate(select.expressions)]
-            select.set("expressions", shown)
-            break
-    ones = [exp.alias_(exp.column("e0"), VALUE)] if value is not None else []
+    for select in _selects(made):
+        order_by_places(select)
+        names = [ONLY, *(f"{ONLY} {i}" for i in range(1, len(select.expressions)))]
+        shown = [exp.alias_(each.unalias(), name) for each, name in zip(select.expressions, names, strict=True)]
+        select.set("expressions", shown)
+    ones = [exp.alias_(exp.column(ONLY), VALUE)] if value is not None else []
     rows = exp.select(*ones, exp.alias_(exp.Literal.number(1), ONE)).from_(exp.Subquery(this=made, alias=_alias("q")))
     return Taken(rows)
+
+
+def _selects(query: exp.Expr) -> list[exp.Select]:
+    """Return the SELECTs that a query gives the rows of."""
+    query = query.unnest()
+    if isinstance(query, exp.SetOperation):
+        return [*_selects(query.this), *_selects(query.expression)]
+    return [query] if isinstance(query, exp.Select) else []
+
+
+def order_by_places(select: exp.Select) -> None:
+    """Write out what names mean in ORDER BY, as in Spark: first of all the columns that the SELECT makes."""
+    order = select.args.get("order")
+    names = [each.alias_or_name.lower() for each in select.expressions]
+    for column in list(order.find_all(exp.Column)) if order is not None else ():
+        inside = column.find_ancestor(exp.AggFunc, exp.Query, exp.Order)
+        if column.table or column.name.lower() not in names or not isinstance(inside, exp.Order):
+            continue
+        place = names.index(column.name.lower())
+        made = select.expressions[place].unalias().copy()
+        if isinstance(column.parent, exp.Ordered) and inside is order:
+            made = exp.Literal.number(place + 1)
+        column.replace(made if isinstance(made, exp.Column | exp.Literal) else exp.paren(made, copy=False))
 
 
 def _alias(name: str) -> exp.TableAlias:

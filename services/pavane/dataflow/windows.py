@@ -22,6 +22,8 @@ SHIFTS = (exp.Lag, exp.Lead)
 ADDED = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 FUNCTIONS = "ROW_NUMBER, RANK, DENSE_RANK, LAG, LEAD, COUNT, SUM, AVG, MIN, MAX"
 EDGES = ("UNBOUNDED", "CURRENT ROW")
+ROWS_MAX = 2**31 - 1
+"""Of LAG, LEAD and the edges of frames: Spark counts them with 32 bits."""
 
 
 class Beyond:
@@ -83,10 +85,15 @@ class Beyond:
     def _frame(self, spec: exp.WindowSpec) -> exp.WindowSpec:
         if spec.args.get("kind") != "ROWS":
             self._places.refuse(spec.parent, "a frame is one of ROWS", "Without a frame it is RANGE up to this row.")
-        for side in ("start", "end"):
-            edge = spec.args.get(side)
-            if edge is not None and edge not in EDGES and not (isinstance(edge, exp.Literal) and edge.is_int):
+        places = []
+        for side, usual in (("start", "UNBOUNDED"), ("end", "CURRENT ROW")):
+            edge = spec.args.get(side) or usual
+            if edge not in EDGES and not (isinstance(edge, exp.Literal) and edge.is_int and int(edge.name) <= ROWS_MAX):
                 self._places.refuse(spec.parent, "a frame goes from a number of rows to another one")
+            rows = 0 if edge == "CURRENT ROW" else ROWS_MAX + 1 if edge == "UNBOUNDED" else int(edge.name)
+            places.append(-rows if spec.args.get(f"{side}_side") == "PRECEDING" else rows)
+        if places[0] > min(places[1], ROWS_MAX) or places[1] < -ROWS_MAX:
+            self._places.refuse(spec.parent, "a frame ends before it begins")
         return spec.copy()
 
     def _function(self, node: exp.Expr, bind: Bind) -> tuple[exp.Expr, str]:
@@ -94,7 +101,7 @@ class Beyond:
             return type(node)(), "BIGINT"
         if isinstance(node, SHIFTS):
             offset = node.args.get("offset") or exp.Literal.number(1)
-            if not isinstance(offset, exp.Literal) or not offset.is_int:
+            if not isinstance(offset, exp.Literal) or not offset.is_int or int(offset.name) > ROWS_MAX:
                 self._places.refuse(node, f"{node.sql_name()} goes a literal number of rows")
             value, default = bind(node.this), node.args.get("default")
             other = bind(default) if default is not None else Bound(exp.null(), "NULL")

@@ -8,6 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from random import Random
 
+import duckdb
 import pyarrow as pa
 import pytest
 
@@ -330,6 +331,15 @@ def test_an_aggregate_is_null_again_when_its_last_value_is_taken_back(kind: str,
             ((aggregates, count),) = ((row, count) for row, count in held.items() if count)
             assert count == 1
             assert aggregates == ((value, value, value, 1) if tick == 2 else (None, None, None, 0))
+
+
+def test_the_least_number_has_a_remainder() -> None:
+    assert shown("x % y", "x BIGINT, y BIGINT", (-(2**63), -1), (-7, 3), (7, 0)) == [0, -1, None]
+
+
+def test_what_duckdb_does_not_take_is_a_fault_of_the_view() -> None:
+    with pytest.raises(ViewError, match="DuckDB does not take"), duckflow.told_apart():
+        duckdb.sql("SELECT sum(1) OVER (ORDER BY 1 ROWS BETWEEN 1 FOLLOWING AND CURRENT ROW)")
 
 
 def test_a_division_by_zero_is_null() -> None:
