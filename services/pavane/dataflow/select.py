@@ -104,7 +104,7 @@ class Planner:
         """Plan what stands around FROM and WHERE."""
         shown = self._outputs(select, grouping)
         order = self._order(select, grouping, shown)
-        qualify = grouping.qualify(shown)
+        qualify = grouping.qualify()
         distinct = select.args.get("distinct") is not None
         if distinct and order.hidden:
             self._places.refuse(select.args["order"], "with DISTINCT the order must be by columns of the SELECT")
@@ -344,19 +344,18 @@ class _Grouping:
         """Bind over the rows of groups, or over rows where there are no groups."""
         return self._groups.bind(node) if self.used else self._shown.bind(node)
 
-    def qualify(self, shown: Sequence[tuple[str, Bound]]) -> Bound | None:
+    def qualify(self) -> Bound | None:
         """Bind QUALIFY, in which also columns of the SELECT may be named."""
         node = self._select.args.get("qualify")
         if node is None:
             return None
-        named = {name.lower(): bound for name, bound in shown}
-
-        def special(each: exp.Expr) -> Bound | None:
-            if isinstance(each, exp.Column) and not each.table and not self._scope.knows(each):
-                return named.get(each.name.lower())
-            return self._special(each) if self.used else self._window(each)
-
-        bound = Binder(self._scope, special).condition(node.this)
+        named = {each.alias_or_name.lower(): each.unalias() for each in self._select.expressions}
+        test = exp.paren(node.this)
+        for each in list(test.find_all(exp.Column)):
+            here = not each.table and not self._scope.knows(each) and each.find_ancestor(exp.Query) is None
+            if here and each.name.lower() in named:
+                each.replace(exp.paren(named[each.name.lower()]))
+        bound = (self._groups if self.used else self._shown).condition(test.this)
         if not self.beyond.windows:
             self._places.refuse(node, "QUALIFY is about window functions, and there is none", "Write WHERE or HAVING.")
         return bound

@@ -21,9 +21,9 @@ RANKS = (exp.RowNumber, exp.Rank, exp.DenseRank)
 SHIFTS = (exp.Lag, exp.Lead)
 ADDED = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 FUNCTIONS = "ROW_NUMBER, RANK, DENSE_RANK, LAG, LEAD, COUNT, SUM, AVG, MIN, MAX"
-EDGES = ("UNBOUNDED", "CURRENT ROW")
 ROWS_MAX = 2**31 - 1
 """Of LAG, LEAD and the edges of frames: Spark counts them with 32 bits."""
+EDGES = {"UNBOUNDED": ROWS_MAX + 1, "CURRENT ROW": 0}
 
 
 class Beyond:
@@ -88,9 +88,12 @@ class Beyond:
         places = []
         for side, usual in (("start", "UNBOUNDED"), ("end", "CURRENT ROW")):
             edge = spec.args.get(side) or usual
-            if edge not in EDGES and not (isinstance(edge, exp.Literal) and edge.is_int and int(edge.name) <= ROWS_MAX):
+            if isinstance(edge, exp.Literal) and edge.is_int and int(edge.name) <= ROWS_MAX:
+                rows = int(edge.name)
+            elif isinstance(edge, str):
+                rows = EDGES[edge]
+            else:
                 self._places.refuse(spec.parent, "a frame goes from a number of rows to another one")
-            rows = 0 if edge == "CURRENT ROW" else ROWS_MAX + 1 if edge == "UNBOUNDED" else int(edge.name)
             places.append(-rows if spec.args.get(f"{side}_side") == "PRECEDING" else rows)
         if places[0] > min(places[1], ROWS_MAX) or places[1] < -ROWS_MAX:
             self._places.refuse(spec.parent, "a frame ends before it begins")

@@ -49,6 +49,12 @@ def engine() -> Iterator[PlainEngine]:
             [(None, 1, 1), (1, 2, 2), (2, 2, 2), (3, 4, 1)],
         ),
         ("SELECT k, lag(v, 1, -1) OVER (ORDER BY v) AS l FROM t", [(None, -1), (2, None), (3, 3), (1, 7)]),
+        # QUALIFY knows columns of the SELECT, also beside groups; a SELECT within it knows its own.
+        (
+            "SELECT v > 5 AS y, count(*) AS n, rank() OVER (ORDER BY count(*) DESC) AS r FROM t GROUP BY v > 5 "
+            "QUALIFY r + 1 = 2 AND n < (SELECT max(y) FROM u)",
+            [(True, 2, 1)],
+        ),
         # An empty list is no NULL, and NULL is no empty list.
         ("SELECT k FROM t WHERE x NOT IN (SELECT y FROM u WHERE u.k = t.k)", [(2,), (3,), (None,)]),
         ("SELECT k FROM t WHERE EXISTS (SELECT k FROM u LIMIT 0)", []),
