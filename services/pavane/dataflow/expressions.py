@@ -68,6 +68,14 @@ class Places:
             self.refuse(node, f"there is no column {node.name}: the SELECT makes {columns}")
         return int(node.name)
 
+    @staticmethod
+    def stands_for(made: exp.Expr, node: exp.Expr) -> None:
+        """Put something in the place of a node, also in what is said of it."""
+        starts = starts_of(node)
+        if starts:
+            made.meta["start"] = min(starts)
+        node.replace(made)
+
     def no_select(self, node: exp.Expr) -> None:
         """Refuse an expression that has a SELECT in it."""
         inner = node.find(exp.Query)

@@ -12,7 +12,7 @@ from pavane.dataflow.plan import Aggregate, Group, Inner, OrderBy, Plan, Select,
 from pavane.dataflow.ports import DIFF, TIME, Column
 from pavane.dataflow.sources import ONE_PAIR, Joined, Plain, Relation, Sources, all_of, quoted, select_of
 from pavane.dataflow.subqueries import ONLY, adds, gives_one, order_by_places, query_of, within
-from pavane.dataflow.windows import Beyond, rebased
+from pavane.dataflow.windows import MADE, Beyond, rebased
 
 LIMIT_MAX = 10_000
 INNER_MAX = 64
@@ -215,7 +215,7 @@ class Planner:
                 self._places.refuse(item, "a column that is always NULL has no type", "CAST it.")
             if not isinstance(item, exp.Alias | exp.Column) or not item.alias_or_name:
                 self._places.refuse(item, f"{item.sql(dialect='spark')} has no name", "Write AS NAME behind it.")
-            if item.alias_or_name.lower() in (TIME, DIFF):
+            if item.alias_or_name.lower() in (TIME, DIFF) or item.alias_or_name.lower().startswith(MADE):
                 self._places.refuse(item, f"{item.alias_or_name} is no name of a column", "Write AS NAME behind it.")
             if item.alias_or_name.lower() in {name.lower() for name, _ in shown}:
                 self._places.refuse(item, f"two columns are called {item.alias_or_name}", "Write AS NAME behind one.")

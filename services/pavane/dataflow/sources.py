@@ -250,7 +250,8 @@ class Sources:
         if isinstance(node, exp.Subquery) and value is not None:
             found, (mark, one) = self._with(first, rows, pairs, ["one", "v"])
             none = of_nothing(value) if parts.outer else None
-            node.replace(exp.case().when(mark.is_(exp.null()), none).else_(one) if none is not None else one)
+            made = exp.case().when(mark.is_(exp.null()), none).else_(one) if none is not None else one
+            self._places.stands_for(made, node)
             return found
         by = [name for name in columns if name not in ("v", "one")]
         among = [self._equal(node, bind(node.this), columns["v"])] if isinstance(node, exp.In) else []
@@ -271,7 +272,7 @@ class Sources:
             unknown = exp.or_(node.this.copy().is_(exp.null()), exp.LT(this=known, expression=all_.copy()))
             cases = exp.case().when(there, exp.true()).when(of_none, exp.false()).when(unknown, exp.null())
             there = cases.else_(exp.false())
-        node.replace(exp.paren(there))
+        self._places.stands_for(exp.paren(there), node)
         return found
 
     def _matching(self, parts: Taken, rows: Inner, first: Source, outer: Sequence[Bound]) -> Inner:

@@ -19,6 +19,8 @@ Add = Callable[[Plan, tuple[Column, ...]], Inner]
 Bind = Callable[[exp.Expr], Bound]
 RANKS = (exp.RowNumber, exp.Rank, exp.DenseRank)
 SHIFTS = (exp.Lag, exp.Lead)
+MADE = "made "
+"""How names of columns begin that no SELECT may give."""
 ADDED = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 FUNCTIONS = "ROW_NUMBER, RANK, DENSE_RANK, LAG, LEAD, COUNT, SUM, AVG, MIN, MAX"
 ROWS_MAX = 2**31 - 1
@@ -48,7 +50,7 @@ class Beyond:
         return made
 
     def _named(self, node: exp.Expr, kind: str) -> Bound:
-        made = Bound(exp.column(quoted(f"made {len(self._known)}")), kind)  # no user's name has a blank
+        made = Bound(exp.column(quoted(f"{MADE}{len(self._known)}")), kind)
         self._known[node] = made
         return made
 

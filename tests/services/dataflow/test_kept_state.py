@@ -51,6 +51,9 @@ CREATE MATERIALIZED VIEW most AS SELECT k, max(x) AS x, min(x) AS y FROM t GROUP
 CREATE MATERIALIZED VIEW kinds AS SELECT k, count(DISTINCT x) AS n, avg(CAST(x AS DOUBLE)) AS m FROM t GROUP BY k;
 CREATE MATERIALIZED VIEW beside AS SELECT t.k, t.x, l.x AS y FROM t LEFT JOIN l ON t.x = l.k;
 CREATE MATERIALIZED VIEW first AS SELECT k, x FROM most ORDER BY x DESC LIMIT 2;
+CREATE MATERIALIZED VIEW ranked AS
+  SELECT k, x, row_number() OVER (PARTITION BY k ORDER BY x DESC) AS r, (SELECT max(y) FROM most) AS y
+  FROM t QUALIFY r < 3;
 """
 PARSED = parse(SCRIPT + REST)
 SMALL = parse(f"""{TABLE}
@@ -129,6 +132,11 @@ def expected(rows: list[dict[str, int]]) -> dict[str, Counter[Row]]:
         "kinds": Counter((k, len(xs), sums[k][1] / sums[k][0]) for k, xs in values.items()),
         "beside": Counter({(k, x, last.get(x)): count for (k, x), count in there.items()}),
         "first": Counter(sorted(((k, x) for k, x, _ in most), key=lambda row: (-row[1], row[0]))[:2]),
+        "ranked": Counter(
+            (k, x, r, max(y for _, _, y in most))
+            for k in values
+            for r, x in enumerate(sorted((x for x in values[k] for _ in range(there[k, x])), reverse=True)[:2], 1)
+        ),
     }
 
 
