@@ -146,6 +146,7 @@ COMMANDS: dict[str, dict[str, Branch | Command]] = {
             "10.0.0.3:55281 -p 0 --others 10.0.0.1:55281,10.0.0.2:55281 --partitions 4 "
             "--key 6ba7b810-9dad-11d1-80b4-00c04fd430c8 --no-tls",
         ),
+        "waltz restore": Command("waltz_restore:restore", "ledger --from s3://logs/ledger-6ba7b810", "services"),
         "waltz trim": Command("waltz_log:trim", "ledger -p 1 --before 100 --dry-run"),
         "waltz validate": Command("waltz_tools:validate", "ledger -p 1 --count 10000"),
         "waltz verify": Command("waltz_offline:verify", "storage"),

@@ -1,4 +1,4 @@
-"""``pavane waltz validate|bench|recover`` on a log with real servers and storage nodes."""
+"""``pavane waltz validate|bench|recover|restore`` on a log with real servers and storage nodes."""
 
 import asyncio
 import json
@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pavane.waltz.aio.archive import Archive
+from pavane.waltz.storage.piece import cut
+from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.storage import Record
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
 from tests.services.waltz.running import KEY, Log, running_log
@@ -53,3 +57,24 @@ async def test_a_node_is_refilled_and_what_is_wrong_is_said(tmp_path: Path) -> N
         for wrong, text in ((["--key", "x"], "not a UUID"), (["--others", "nowhere"], "not HOST:PORT")):
             with pytest.raises(UserError, match=text):
                 await pavane("recover", log.admin(0), "--others", others, *whole, *wrong)
+
+
+async def test_a_log_is_restored_from_its_archive(tmp_path: Path) -> None:
+    records = [Record.of(number, ReqId(7, 1, 0, number), 0, b"%d" % number) for number in range(10)]
+    url = f"file://{tmp_path}/archive"
+    await Archive(url, {}).put(0, *cut(KEY, 0, records))
+    async with running_log(tmp_path) as log:
+        restore = ["restore", "--servers", servers(log), "--from", url]
+        assert await pavane(*restore, "--to-transaction", "0=3") == "partition 0: 4 transactions\n"
+        assert await pavane(*restore) == "partition 0: 10 transactions, 4 of them were there\n"
+        assert await pavane("get", "--servers", servers(log), "7") == "7\n"
+        for more, text, code in [
+            (["--to-transaction", "0=3"], "has to be empty", ExitCode.REFUSED),
+            (["--to-transaction", "7"], "0=1234", ExitCode.USAGE),
+            (["-p", "1"], "of all partitions", ExitCode.USAGE),
+            (["--from", f"file://{tmp_path}/nowhere"], "nowhere", ExitCode.REFUSED),
+            (["--from", "s3://b/x", "--option", "key=1"], "option key", ExitCode.REFUSED),
+        ]:
+            with pytest.raises(UserError, match=text) as caught:
+                await pavane(*restore, *more)
+            assert caught.value.code is code

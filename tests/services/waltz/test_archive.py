@@ -158,7 +158,8 @@ async def test_with_drop_retention_goes_on_while_the_store_is_away_and_readers_a
             assert told.value.first == start(log)
             store.away = False
             await eventually(lambda: archived(log).end == 61, ANSWER_S)
-            gap = archived(log).first
+            gap = await client.first(0)  # more may have been dropped before the archive had anything again
+            assert archived(log).first <= gap
             assert await read(client, gap) == [b"first", *DATA][gap:]
 
 

@@ -3,11 +3,13 @@
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 
@@ -26,6 +28,8 @@ STORES: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 OPTION_PREFIXES = ("aws_", "google_", "azure_")  # the library panics at others
 PIECES_KEPT = 4  # read last: a feed takes a thousand transactions of a piece at a time
 
+Result = TypeVar("Result")
+
 
 def folder_of(cluster: str, key: UUID) -> str:
     """Return the folder of a log below its archive's URL: a log that was made anew has another."""
@@ -33,9 +37,13 @@ def folder_of(cluster: str, key: UUID) -> str:
 
 
 class Archive:
-    """The archive at ``url``; ``options`` are the store's, such as its keys. All raise ``ArchiveError``."""
+    """The archive at ``url``; ``options`` are the store's, such as its keys. All raise ``ArchiveError``.
 
-    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+    The store is called in threads: the library's own tasks may abort a process that ends right behind a call. A
+    process that ends does not wait for them.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, str], *, make: bool = True) -> None:
         self.url = url.rstrip("/")
         try:
             parts = urlsplit(self.url)
@@ -51,7 +59,7 @@ class Archive:
             raise ArchiveError(f"{self.url}: an archive's URL begins with s3://, gs://, az:// or file://")
         try:
             if self._local is not None:
-                self._store: Any = LocalStore(self._local, mkdir=True)
+                self._store: Any = LocalStore(self._local, mkdir=make)
             else:
                 self._store = STORES[parts.scheme](
                     parts.netloc,
@@ -63,20 +71,24 @@ class Archive:
         except (BaseError, OSError, ValueError) as error:
             raise ArchiveError(f"{self.url}: {_words(error)}") from None
 
+    async def folders(self) -> list[str]:
+        """Return the names of the folders at the URL: those of a log are its partitions' numbers."""
+        async with self._asking("listing", ""):
+            found = await _in_thread(self._store.list_with_delimiter)
+            return [path.rpartition("/")[2] for path in found["common_prefixes"]]
+
     async def pieces(self, partition: int) -> list[Piece]:
         """Return the pieces of a partition, in no order."""
-        found: list[Piece] = []
         async with self._asking("listing", str(partition)):
-            async for some in self._store.list(f"{partition}/"):
-                named = [Piece.named(each["path"].rpartition("/")[2]) for each in some]
-                found += [piece for piece in named if piece is not None]
-        return found
+            found = await _in_thread(lambda: [each for some in self._store.list(f"{partition}/") for each in some])
+            named = [Piece.named(each["path"].rpartition("/")[2]) for each in found]
+            return [piece for piece in named if piece is not None]
 
     async def put(self, partition: int, piece: Piece, data: bytes) -> None:
         """Write a piece, durably. One that is there already has these bytes."""
         name = f"{partition}/{piece.name}"
         async with self._asking("writing", name):
-            await self._store.put_async(name, data)
+            await _in_thread(lambda: self._store.put(name, data))
             if self._local is not None:
                 await asyncio.to_thread(_sync, self._local / name, self._local)
 
@@ -87,7 +99,7 @@ class Archive:
             if known not in self._lately:
                 name = f"{partition}/{piece.name}"
                 async with self._asking("reading", name):
-                    data = bytes(await (await self._store.get_async(name)).buffer_async())
+                    data = await _in_thread(lambda: bytes(self._store.get(name).buffer()))
                     _, self._lately[known] = await asyncio.to_thread(records_of, piece, data, partition)
                 while len(self._lately) > PIECES_KEPT:
                     self._lately.popitem(last=False)
@@ -103,6 +115,21 @@ class Archive:
             raise ArchiveError(f"{doing} {self.url}/{name}: no answer within {CALL_S:.0f} s") from None
         except (BaseError, OSError, ValueError, Damaged) as error:
             raise ArchiveError(f"{doing} {self.url}/{name}: {_words(error)}") from None
+
+
+def _in_thread(call: Callable[[], Result]) -> asyncio.Future[Result]:
+    """Call in a thread of its own, which nobody joins."""
+    done: Future[Result] = Future()
+
+    def work() -> None:
+        if done.set_running_or_notify_cancel():
+            try:
+                done.set_result(call())
+            except BaseException as error:
+                done.set_exception(error)
+
+    Thread(target=work, name="waltz-archive", daemon=True).start()
+    return asyncio.wrap_future(done)
 
 
 def _words(error: Exception) -> str:
