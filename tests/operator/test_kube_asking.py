@@ -172,7 +172,7 @@ async def _faults(http: httpx2.AsyncClient, port: int, monkeypatch: pytest.Monke
     asked: Any = Pod.__new__(Pod)
     for name, value in {"name": "p", "address": HOST, "ready": False, "deleting": False}.items():
         object.__setattr__(asked, name, value)
-    return (await copies.told_by(http, [asked])) or None
+    return (await copies.told_by(http, [asked], copies.PATH, copies.told_in)) or None
 
 
 async def _here(_: str, __: str) -> str:

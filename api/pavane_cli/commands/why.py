@@ -54,14 +54,15 @@ ADVICE = {
     "of the node; see docs/waltz.md, When copies are damaged.",
     "ReplicasMissing": "It continues when the storage nodes run again and have caught up.",
     "ConsumerStuck": "Let it go on, or `pavane waltz consumers NAME --remove CONSUMER` if it never comes back.",
+    "ArchiveBehind": "Look at the store and at the keys in the Secret of spec.archive; it goes on by itself.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
 
-OWN = ("VolumesHaveRoom", "Replicated", "LogHealthy", "ConsumerStuck")
+OWN = ("VolumesHaveRoom", "Replicated", "LogHealthy", "ConsumerStuck", "ArchiveBehind")
 """Conditions that some kinds have, of their volumes, views and logs; those that all kinds have tell of the rest."""
 
-BAD_WHEN_TRUE = {"InUse", "Stalled", "Reconciling", "TemplateDrift", "ConsumerStuck"}
+BAD_WHEN_TRUE = {"InUse", "Stalled", "Reconciling", "TemplateDrift", "ConsumerStuck", "ArchiveBehind"}
 
 AFTERWARDS = dict.fromkeys(
     ("DeadlineExceeded", "ImagePull", "CrashLoop"),

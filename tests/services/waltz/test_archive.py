@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage.piece import cut, records_of
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
+from pavane_operator.kinds.waltz.archives import Owned
 from tests.services.eventually import eventually
 from tests.services.waltz.running import ANSWER_S, KEY, Log, running_log
 
@@ -121,14 +123,19 @@ async def test_while_the_store_is_away_appends_go_on_and_nothing_is_dropped_that
         async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
             await fill(client, DATA[:30])
             await eventually(lambda: archived(log).end == 30, ANSWER_S)
-            store.away = True
+            store.away, began_ms = True, time.time_ns() // 1_000_000
             await fill(client, DATA[30:])
             await eventually(lambda: archived(log).fault, ANSWER_S)
             assert archived(log).fault == "it is away"
             kept = log.servers[0].running.owned[0].keeping
             await eventually(lambda: kept._wanted > 30, ANSWER_S)
             assert start(log) <= 30
-            state = log.servers[0].partitions_json()["partitions"][0]["archive"]
+            document = log.servers[0].partitions_json()
+            (told_to_operator,) = Owned.model_validate(document).partitions
+            assert told_to_operator.archive is not None
+            assert told_to_operator.archive.fault == "it is away"
+            assert began_ms <= told_to_operator.archive.faulty_ms <= time.time_ns() // 1_000_000
+            state = document["partitions"][0]["archive"]
             assert (state["end"], state["waiting"]) == (30, 30)
             assert state["waiting_bytes"] == sum(map(len, DATA[30:]))
             assert state["faulty_s"] > 0
@@ -285,10 +292,11 @@ async def test_of_an_archive_of_another_log_nothing_counts_also_when_this_one_ha
     store = Store(tmp_path / "archive")
     piece, data = cut(KEY, 0, [Record.of(number, ReqId(1, 1, 0, 1), 0, b"another log") for number in range(count)])
     await store().put(0, piece, data)
-    async with running_log(tmp_path, policy=KEPT, archive=store) as log:
+    async with running_log(tmp_path, partitions=2, policy=KEPT, archive=store) as log:
         await log.settled()
         async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
             await client.append(0, DATA[0])
+            await client.append(1, b"the other partition goes on")
             await eventually(lambda: archived(log).fault, ANSWER_S)
             await fill(client, DATA[1:])
             kept = log.servers[0].running.owned[0].keeping
@@ -297,6 +305,10 @@ async def test_of_an_archive_of_another_log_nothing_counts_also_when_this_one_ha
             await client.consumer("behind").start(0, len(DATA))  # the metadata are written, so retention has its turn
             assert start(log) == 0
             assert "it is not the archive of this log" in archived(log).fault
+            await eventually(lambda: store.pieces(1), ANSWER_S)
+            other = log.servers[0].running.owned[1].keeping.archive
+            assert other is not None
+            await eventually(lambda: not other.fault, ANSWER_S)
             assert store.pieces() == [store.folder / "0" / piece.name]
             assert await read(client) == DATA
 

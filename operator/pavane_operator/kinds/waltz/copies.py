@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import httpx2
 
@@ -16,6 +17,8 @@ from pavane_operator.plan.model import Pod
 PATH = "/storage"
 ASK_TIMEOUT_S = 0.5
 """Per pod: one that takes longer tells nothing in this look."""
+
+Document = TypeVar("Document")
 
 Faults = Mapping[str, Mapping[int, str]]
 """By pod and partition: why it is not used, in words."""
@@ -44,13 +47,15 @@ def told_in(document: object) -> Told:
     return Told(found, full=isinstance(document, Mapping) and document.get("full") is True, mended=whole)
 
 
-async def told_by(http: httpx2.AsyncClient, pods: Iterable[Pod]) -> dict[str, Told]:
-    """Ask the storage nodes. Who does not answer is left out."""
+async def told_by(
+    http: httpx2.AsyncClient, pods: Iterable[Pod], path: str, read: Callable[[dict[str, Any]], Document]
+) -> dict[str, Document]:
+    """Ask pods for a document. Who does not answer, or something that `read` refuses (ValueError), is left out."""
 
-    async def ask(pod: Pod) -> Told | None:
+    async def ask(pod: Pod) -> Document | None:
         try:
-            url = f"http://{bracketed(pod.address or '')}:{OPS_PORT}{PATH}"
-            return told_in((await asking.ask(http, "GET", url, within_s=ASK_TIMEOUT_S)).document())
+            url = f"http://{bracketed(pod.address or '')}:{OPS_PORT}{path}"
+            return read((await asking.ask(http, "GET", url, within_s=ASK_TIMEOUT_S)).document())
         except (httpx2.HTTPError, ValueError):
             return None
 

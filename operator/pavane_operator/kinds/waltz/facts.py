@@ -9,7 +9,7 @@ from types import MappingProxyType
 from pavane.waltz.core.retention import STUCK_S
 from pavane.waltz.wire.blobs import UNRESOLVED, PartitionAssignment, PartitionMetadata, Rollout
 from pavane_operator.crds.waltzcluster import PartitionCounts, WaltzClusterSpec
-from pavane_operator.kinds.waltz import names
+from pavane_operator.kinds.waltz import archives, names
 from pavane_operator.kinds.waltz.copies import Faults, Told
 from pavane_operator.plan.model import Facts, OwnCondition, Problem, Resource
 
@@ -77,11 +77,15 @@ def facts(
     registry: Registry | None,
     told: Mapping[str, Told] = NOTHING_TOLD,
     ready: Set[str] = frozenset(),
+    owned: Mapping[str, archives.Owned] = MappingProxyType({}),
 ) -> Facts:
     """Judge a look; None = the store did not answer. `told` is what storage nodes say of themselves, `ready` their pods
-    that are."""
+    that are, `owned` what servers say of their partitions."""
     found = _facts(resource, registry, {pod: each.faults for pod, each in told.items() if each.faults}, ready)
     found = replace(found, warnings=(*found.warnings, *_rebuilt(told)))
+    if found.conditions and (behind := archives.behind(owned)) is not None:
+        events = (Problem(behind.reason, behind.message),) if behind.status else ()
+        found = replace(found, conditions=(*found.conditions, behind), warnings=(*found.warnings, *events))
     return replace(found, conditions=(*found.conditions, _room(told))) if found.conditions and told else found
 
 

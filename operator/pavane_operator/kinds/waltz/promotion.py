@@ -22,8 +22,8 @@ from pavane.waltz.errors import WaltzError
 from pavane.waltz.state.metadata import Metadata, MetadataError, OtherCluster, Paths
 from pavane.waltz.wire import blobs
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
-from pavane_operator.kinds.waltz import metadata, names
-from pavane_operator.kinds.waltz.copies import told_by
+from pavane_operator.kinds.waltz import archives, copies, metadata, names
+from pavane_operator.kinds.waltz.copies import told_by, told_in
 from pavane_operator.kinds.waltz.facts import ALLOW_WRITES, SET_REPLICAS, SET_ROLLOUT, Registry, facts
 from pavane_operator.kube import pods_http
 from pavane_operator.plan.model import Facts, Observed, Resource
@@ -50,11 +50,17 @@ class WaltzPromotion:
         self._found: Peers | ZooKeeperServers | None = None
 
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
-        """Read who serves what, how many replicas take part, and which storage nodes cannot use their copies."""
+        """Read who serves what, how many replicas take part, which storage nodes cannot use their copies, and how far
+        the archive is."""
         if self._http is None:
             self._http = pods_http()
-        told, registry = await asyncio.gather(told_by(self._http, observed.standing), self._look(resource, observed))
-        return facts(resource, registry, told, {pod.name for pod in observed.standing if pod.ready})
+        servers = observed.pods if _spec(resource).archive is not None else ()
+        told, owned, registry = await asyncio.gather(
+            told_by(self._http, observed.standing, copies.PATH, told_in),
+            told_by(self._http, servers, archives.PATH, archives.Owned.model_validate),
+            self._look(resource, observed),
+        )
+        return facts(resource, registry, told, {pod.name for pod in observed.standing if pod.ready}, owned)
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
         """Write which generation is to own the partitions, unless a later one stands there already; or how many of

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -101,7 +102,7 @@ class Archiver:
         if fault not in ("", held.fault):
             _logger.warning("the archive takes nothing of partition %d: %s", partition.number, fault)
         if fault and not held.fault:
-            held.faulty_since = self._loop.time()
+            held.faulty_since, held.faulty_ms = self._loop.time(), time.time_ns() // 1_000_000
         held.fault = fault
         return more
 
@@ -221,6 +222,7 @@ def state_of(partition: Partition, now: float) -> dict[str, Any] | None:
         "waiting_bytes": _waiting_bytes(partition, held),
         "fault": held.fault,
         "faulty_s": now - held.faulty_since if held.fault else 0.0,
+        "faulty_ms": held.faulty_ms,
     }
 
 

@@ -40,6 +40,8 @@ class Archived:
         self.fault = ""
         """Why the archive takes nothing now, for people."""
         self.faulty_since = 0.0
+        self.faulty_ms = 0
+        """The same as a date, in milliseconds since 1970; 0: it never was."""
         self.unread = ""
         """Why the archive did not give what was last read: that is no reason to archive nothing."""
         self.waits_since: float | None = None
