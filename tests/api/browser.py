@@ -1,15 +1,19 @@
 """The dashboard in Debian's Chromium, over a control plane of this process."""
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from urllib.parse import quote
 
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
 
 from tests.api.plane import Plane
 from tests.requires import requires
 
 SHOWN_MS = 60_000
+AXE = Path(__file__).parents[2] / "api/dashboard/node_modules/axe-core/axe.min.js"
+expect.set_options(timeout=SHOWN_MS)  # a loaded machine takes its time
 
 
 @contextlib.asynccontextmanager
@@ -26,3 +30,12 @@ async def opened(here: Plane, token: str | None = None, at: object = None) -> As
             yield page
         finally:
             await browser.close()
+
+
+async def clean(page: Page) -> None:
+    """Find no serious fault with axe, where it is installed."""
+    if AXE.exists():
+        await page.evaluate(AXE.read_text("utf-8"))
+        found = await page.evaluate("axe.run()")
+        bad = [each for each in found["violations"] if each["impact"] in {"serious", "critical"}]
+        assert not bad, json.dumps(bad)[:3000]

@@ -55,7 +55,7 @@ export function Chart(props: ChartOf) {
     const told = (plot: uPlot) =>
       now.current.lines.forEach((line, number) => {
         const place = values.current[number];
-        if (place) place.textContent = shown(line.values[plot.cursor.idx ?? latest(line.values)], line.unit);
+        if (place) place.textContent = shown(readAt(line.values, plot.cursor.idx ?? latest(line.values)), line.unit);
       });
     const made = new uPlot(
       {
@@ -104,21 +104,24 @@ export function Chart(props: ChartOf) {
   const press = (event: KeyboardEvent) => {
     const plot = chart.current;
     if (!plot) return;
-    const first = Math.max(0, plot.valToIdx(seen[0]));
-    const at = plot.cursor.idx ?? latest(times);
-    const move = (to: number) => {
-      const number = Math.min(times.length - 1, Math.max(first, to));
+    // The newest steps are not read yet, and nobody looks for a reading in a gap step by step.
+    const read = [...times.keys()].filter((number) => {
+      const time = times[number] ?? 0;
+      return time >= seen[0] && time <= seen[1] && lines.some(({ values }) => readAt(values, number) != null);
+    });
+    const at = plot.cursor.idx ?? read.at(-1) ?? 0;
+    const move = (number = at) => {
       plot.setCursor({ left: plot.valToPos(times[number] ?? 0, "x"), top: 0 });
-      const told = lines.map((line) => `${line.title} ${shown(line.values[number], line.unit)}`);
+      const told = lines.map((line) => `${line.title} ${shown(readAt(line.values, number), line.unit)}`);
       setSaid([clock(times[number] ?? 0), ...told, ...happened.filter((each) => near(each, times, number)).map((each) => each.text)].join("; "));
     };
     const middle = times[at] ?? seen[1];
     const half = (seen[1] - seen[0]) / 4;
     const keys: Record<string, () => void> = {
-      ArrowLeft: () => move(at - 1),
-      ArrowRight: () => move(at + 1),
-      Home: () => move(first),
-      End: () => move(times.length - 1),
+      ArrowLeft: () => move(read.findLast((number) => number < at) ?? read[0]),
+      ArrowRight: () => move(read.find((number) => number > at) ?? read.at(-1)),
+      Home: () => move(read[0]),
+      End: () => move(read.at(-1)),
       "+": () => zoom(bounded([middle - half, middle + half])),
       "-": () => zoom([Math.max(times[0] ?? 0, seen[0] - 2 * half), Math.min(times.at(-1) ?? 0, seen[1] + 2 * half)]),
       Escape: () => zoom(null),
@@ -162,11 +165,16 @@ function bounded([from, to]: Span): Span {
 
 /** A step between two readings may have none: that is no gap, and undefined says so. */
 function data(times: number[], lines: Line[]): uPlot.AlignedData {
-  const columns = lines.map(({ values }) =>
-    values.map((value, at) => (value === null && values[at - 1] != null && values[at + 1] != null ? undefined : value)),
-  );
+  const columns = lines.map(({ values }) => values.map((value, at) => (isBetween(values, at) ? undefined : value)));
   return [times, ...columns] as uPlot.AlignedData;
 }
+
+function isBetween(values: (number | null)[], at: number): boolean {
+  return values[at] === null && values[at - 1] != null && values[at + 1] != null;
+}
+
+/** What a line shows there: between two readings the one before. */
+const readAt = (values: (number | null)[], at: number) => values[isBetween(values, at) ? at - 1 : at];
 
 function mark(plot: uPlot, { from, to, bad }: Happened, colour: (name: string) => string): void {
   const { ctx, bbox } = plot;
