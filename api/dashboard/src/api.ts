@@ -77,6 +77,10 @@ export async function post<T>(path: string, body?: unknown): Promise<T> {
   return (await (await send(path, { method: "POST", ...init })).json()) as T;
 }
 
+export async function remove(path: string): Promise<void> {
+  await send(path, { method: "DELETE" });
+}
+
 /** Send a JSON body. */
 export async function ask<T>(method: string, path: string, body: unknown, headers: Record<string, string> = {}): Promise<T> {
   const init = { method, body: JSON.stringify(body), headers: { "Content-Type": "application/json", ...headers } };

@@ -1,14 +1,17 @@
-// A WaltzCluster: who may write to which partition, what stands in one of them as it comes, and an append.
+// A WaltzCluster: who may write to which partition, who reads them, what stands in one of them as it comes, and an append.
+import { useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, memo, useState } from "react";
-import { append, type Schemas } from "./api";
+import { append, remove, type Schemas } from "./api";
 import { decode } from "./data";
 import { useFollow, usePolled } from "./live";
-import { Empty, Failure, Panel, Table, Told } from "./ui";
+import { span } from "./model";
+import { Confirm, Empty, Failure, Panel, Rows, Table, Told } from "./ui";
 
-const AGAIN_MS = 2000; // partitions have no stream
+const AGAIN_MS = 2000; // partitions and consumers have no stream
 const SHOWN_MAX = 50;
 
 type Transaction = Schemas["LogTransaction"];
+type Consumer = Schemas["LogConsumer"];
 
 export function Waltz({ path }: { path: string }) {
   const [chosen, setChosen] = useState(0);
@@ -37,11 +40,87 @@ export function Waltz({ path }: { path: string }) {
           )}
         </Told>
       </Panel>
+      <Consumers path={path} />
       {known?.highWaterMark != null && (
         <Feed key={`${path}/${chosen}`} path={`${path}/partitions/${chosen}`} from={known.highWaterMark + 1} />
       )}
     </>
   );
+}
+
+const CONSUMERS_HEAD = ["Consumer", "#Partition", "#Position", "#Behind", "#Behind for", "#Last seen", "Retention", "Who", "Actions"];
+
+function Consumers({ path }: { path: string }) {
+  const client = useQueryClient();
+  const consumers = usePolled<Schemas["LogConsumers"]>(`${path}/consumers`, AGAIN_MS);
+  const [leaving, setLeaving] = useState<string | null>(null);
+  return (
+    <Panel title="Consumers">
+      <Told query={consumers} what="the consumers">
+        {({ items }) =>
+          items.length === 0 ? (
+            <Empty>Nobody keeps a position in this log, so retention waits for no reader.</Empty>
+          ) : (
+            <Table caption="Consumers" head={CONSUMERS_HEAD} rows={items.length}>
+              <Rows
+                items={items}
+                row={(each) => <Reading key={`${each.partition}/${each.name}`} consumer={each} leave={() => setLeaving(each.name)} />}
+              />
+            </Table>
+          )
+        }
+      </Told>
+      {leaving !== null && (
+        <Confirm
+          label="Remove"
+          what={leaving}
+          danger
+          act={async () => {
+            await remove(`${path}/consumers/${encodeURIComponent(leaving)}`);
+            await client.invalidateQueries({ queryKey: [`${path}/consumers`] });
+          }}
+          onClose={() => setLeaving(null)}
+        >
+          <p>{effectOfLeaving(leaving, consumers.data?.items ?? [])}</p>
+        </Confirm>
+      )}
+    </Panel>
+  );
+}
+
+function Reading({ consumer, leave }: { consumer: Consumer; leave: () => void }) {
+  const { partition, name, position, lag, lagSeconds, idleSeconds, heldSeconds, stuck, who } = consumer;
+  return (
+    <tr>
+      <th scope="row">{name}</th>
+      <td className="number">{partition}</td>
+      <td className="number">{position.toLocaleString()}</td>
+      <td className="number">{lag.toLocaleString()}</td>
+      <td className="number">{lag === 0 ? "–" : span(lagSeconds)}</td>
+      <td className="number">{span(idleSeconds)} ago</td>
+      <td className={stuck ? "bad nowrap" : "nowrap"}>
+        {heldSeconds === null ? "does not wait" : `${stuck ? "▲ stuck: " : ""}waits for ${span(heldSeconds)}`}
+      </td>
+      <td className="quiet">{who}</td>
+      <td>
+        <button className="danger" aria-label={`Remove ${name}`} onClick={leave}>
+          Remove
+        </button>
+      </td>
+    </tr>
+  );
+}
+
+const OWN: Record<string, string> = { "coordinator.": "Coordinator", "computecluster.": "ComputeCluster" };
+
+/** What a removal does, which is one for all partitions. */
+function effectOfLeaving(name: string, consumers: Consumer[]): string {
+  const partitions = consumers.filter((each) => each.name === name).map((each) => each.partition);
+  const where = `${partitions.length === 1 ? "partition" : "partitions"} ${partitions.join(", ")}`;
+  const forgotten = `Its position in ${where} is forgotten, and retention may give up what it has not read.`;
+  const owner = Object.keys(OWN).find((prefix) => name.startsWith(prefix));
+  if (!owner) return `${forgotten} If it comes back it is told so, and begins nowhere by itself.`;
+  return `${forgotten} It belongs to a ${OWN[owner]}, which may not be able to start again without that; where one is deleted its consumer goes by itself.`;
 }
 
 /** The last transactions of a partition, newest first, and each further one as it is committed. */

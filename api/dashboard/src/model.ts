@@ -116,11 +116,16 @@ export const newest = (line: Schemas["SeriesLine"]) => line.values.findLast((val
 
 export function ago(text: string | null | undefined, now: number): string {
   if (!text) return "";
-  const seconds = Math.max(0, Math.round((now - Date.parse(text)) / 1000));
-  if (seconds < 60) return `${seconds} s ago`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
-  return `${Math.floor(seconds / 86400)} d ago`;
+  return `${span((now - Date.parse(text)) / 1000)} ago`;
+}
+
+/** So many seconds, in the largest unit that there is one of. */
+export function span(exact: number): string {
+  const seconds = Math.max(0, Math.round(exact));
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} d`;
 }
 
 /** How long it has been since then. */

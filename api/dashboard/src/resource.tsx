@@ -1,4 +1,3 @@
-import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { post } from "./api";
 import { Raft } from "./data";
@@ -22,7 +21,7 @@ import {
   waitsOf,
 } from "./model";
 import { Views } from "./views";
-import { Badge, Dialog, Empty, Failure, Loading, Panel, Table } from "./ui";
+import { Badge, Confirm, Empty, Loading, Panel, Table } from "./ui";
 
 export function ResourcePage({ plural, namespace, name }: { plural: string; namespace: string; name: string }) {
   const lists = useResources();
@@ -72,36 +71,23 @@ export function ResourcePage({ plural, namespace, name }: { plural: string; name
 
 function Actions({ path, resource }: { path: string; resource: Resource }) {
   const [chosen, setChosen] = useState<Action | null>(null);
-  const act = useMutation({
-    mutationFn: (action: Action) => post(path + action.path),
-    onSuccess: () => setChosen(null),
-  });
-  const choose = (action: Action) => {
-    act.reset();
-    setChosen(action);
-  };
   return (
     <div className="actions" role="group" aria-label="Actions">
       {actionsOf(resource).map((action) => (
-        <button key={action.name} className={action.danger ? "danger" : ""} onClick={() => choose(action)}>
+        <button key={action.name} className={action.danger ? "danger" : ""} onClick={() => setChosen(action)}>
           {action.label}
         </button>
       ))}
       {chosen && (
-        <Dialog title={`${chosen.label} ${resource.metadata.name}?`} onClose={() => setChosen(null)}>
+        <Confirm
+          label={chosen.label}
+          what={resource.metadata.name}
+          danger={chosen.danger}
+          act={() => post(path + chosen.path)}
+          onClose={() => setChosen(null)}
+        >
           <p>{chosen.effect(resource)}</p>
-          {act.error && <Failure error={act.error} />}
-          <div className="actions">
-            <button onClick={() => setChosen(null)}>Cancel</button>
-            <button
-              className={chosen.danger ? "danger primary" : "primary"}
-              disabled={act.isPending}
-              onClick={() => act.mutate(chosen)}
-            >
-              {chosen.label}
-            </button>
-          </div>
-        </Dialog>
+        </Confirm>
       )}
     </div>
   );

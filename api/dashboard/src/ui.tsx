@@ -1,5 +1,5 @@
 // Small parts that every view uses.
-import type { UseQueryResult } from "@tanstack/react-query";
+import { useMutation, type UseQueryResult } from "@tanstack/react-query";
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { ApiError, type Connection } from "./api";
 import type { Health } from "./model";
@@ -89,6 +89,35 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
       <h2 id="dialog-title">{title}</h2>
       {children}
     </dialog>
+  );
+}
+
+/** Asks before something is done, and says why it could not be; `label` is what is done. */
+export function Confirm(props: {
+  label: string;
+  what: string;
+  danger?: boolean | undefined;
+  act: () => Promise<unknown>;
+  onClose: () => void;
+  children: ReactNode;
+}) {
+  const { label, what, danger, act, onClose, children } = props;
+  const run = useMutation({ mutationFn: act });
+  return (
+    <Dialog title={`${label} ${what}?`} onClose={onClose}>
+      {children}
+      {run.error && <Failure error={run.error} />}
+      <div className="actions">
+        <button onClick={onClose}>Cancel</button>
+        <button
+          className={danger ? "danger primary" : "primary"}
+          disabled={run.isPending}
+          onClick={() => run.mutate(undefined, { onSuccess: onClose })}
+        >
+          {label}
+        </button>
+      </div>
+    </Dialog>
   );
 }
 
