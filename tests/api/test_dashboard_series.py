@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from pavane_api.dashboard import FOLDER
-from pavane_api.kinds import RAFT_CLUSTERS, WALTZ_CLUSTERS
+from pavane_api.kinds import COORDINATORS, RAFT_CLUSTERS, WALTZ_CLUSTERS
 from pavane_api.series.catalogue import CATALOGUE
 from pavane_api.series.store import Place, Point, SeriesStore
 from tests.api.browser import SHOWN_MS, clean, opened
@@ -38,10 +38,10 @@ FRAMES = """async () => {
 """Moves the mouse over all lines of a chart in sixty frames."""
 
 
-async def filled(store: SeriesStore, seconds: int, *marks: str) -> int:
-    """Give the resource a past with waves, whose last minute nobody has read; returns where it ends."""
-    now = int(time.time()) - UNREAD_S
-    kind = CATALOGUE[Q.plural]
+async def filled(store: SeriesStore, seconds: int, *marks: str, place: Place = Q, unread_s: int = UNREAD_S) -> int:
+    """Give a resource a past with waves, of which nobody has read the end; returns where it ends."""
+    now = int(time.time()) - unread_s
+    kind = CATALOGUE[place.plural]
     for at_s in range(now - seconds, now, EVERY_S):
         told = marks if at_s + EVERY_S >= now else ()
         numbers = tuple(
@@ -49,7 +49,7 @@ async def filled(store: SeriesStore, seconds: int, *marks: str) -> int:
             * (1e6 if one.unit == "bytes" else 0.01 if one.unit == "seconds" else 50)
             for number, one in enumerate(kind)
         )
-        await store.add([Point(Q, numbers, told)], at_s)
+        await store.add([Point(place, numbers, told)], at_s)
     return now
 
 
@@ -88,7 +88,7 @@ async def test_lines_show_the_past_and_what_happened_and_are_looked_at_by_keys(t
             await expect(happened).to_contain_text("generation 1 took over, writes paused 12 ms")
             await expect(happened).to_contain_text("q-server-g1-0 started again")
             summary = panel.get_by_role("table", name="Numbers of this range").get_by_role("row", name="Writes")
-            await expect(summary).to_contain_text(re.compile(r"now [\d.]+/s, at least [\d.]+/s, at most 1[45]\d/s"))
+            await expect(summary).to_contain_text(re.compile(r"last [\d.]+/s, at least [\d.]+/s, at most 1[45]\d/s"))
             chart = panel.get_by_role("application").first
             await chart.focus()
             said = panel.get_by_role("status").first
@@ -120,18 +120,27 @@ async def test_lines_show_the_past_and_what_happened_and_are_looked_at_by_keys(t
 async def test_the_list_has_a_line_per_resource_and_a_map_of_who_uses_whom(tmp_path: Path) -> None:
     requires("chromium")
     async with plane(tmp_path, series_every_s=DAY_S) as here:
-        await with_past(here, 600)
+        for name in ("q", "ended"):
+            await created(here, name)
         spec = {"replicas": 1, "partitions": 1, "metadata": {"raftClusterRef": {"name": "q"}}}
         await here.kube.create(WALTZ_CLUSTERS, {"metadata": {"name": "log"}, "spec": spec}, "default")
+        spec = {"log": {"waltzClusterRef": {"name": "log"}}}
+        await here.kube.create(COORDINATORS, {"metadata": {"name": "bank"}, "spec": spec}, "default")
+        store = here.app.state.control.series
+        for place in (Q, Place("coordinators", "default", "bank")):
+            await filled(store, 1200, place=place, unread_s=-600)  # for as long as the test may take
+        await filled(store, 600, place=Q._replace(name="ended"), unread_s=600)
         async with opened(here) as page:
             row = page.get_by_role("region", name="RaftCluster, table").get_by_role("row", name="q default")
             await expect(row).to_contain_text(re.compile(r"[\d.]+/s"), timeout=SHOWN_MS)
-            await expect(row.locator("polyline")).to_have_attribute(
-                "points", re.compile(r"^\S+( \S+){4,5}$")
-            )  # ten minutes
+            await expect(row.locator("polyline")).to_have_attribute("points", re.compile(r"^\S+( \S+){4,}$"))
+            ended = page.get_by_role("region", name="RaftCluster, table").get_by_role("row", name="ended default")
+            await expect(ended).not_to_contain_text("/s")
+            await expect(ended.locator("polyline")).to_have_attribute("points", re.compile(r"\d,19\.0$"))
             uses = page.get_by_role("table", name="Who uses whom").get_by_role("row")
-            await expect(uses).to_have_text([re.compile(r"log keeps its metadata in q\s*[\d.]+/s")])
-            await expect(page.locator(".graph .name")).to_have_text(["q", "log"])
+            told = [r"bank keeps its log in log\s*log · [\d.]+/s$", r"log keeps its metadata in q\s*metadata$"]
+            await expect(uses).to_have_text([re.compile(each) for each in told])
+            await expect(page.locator(".graph .name")).to_have_text(["bank", "q", "log"])
             await page.get_by_label("Filter by name or namespace").fill("nothing")
             await expect(page.locator(".graph")).to_have_count(0)
             await page.get_by_label("Filter by name or namespace").fill("")

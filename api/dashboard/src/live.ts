@@ -100,7 +100,7 @@ export function useLive(client: QueryClient, path: string): Live {
       publish() {
         for (const [plural, { kind, items }] of lists)
           if (!built.has(plural)) built.set(plural, { plural, kind, items: inOrder([...items.values()]) });
-        client.setQueryData(KEY, [...lists.keys()].map((plural) => built.get(plural)));
+        client.setQueryData(KEY, [...lists.keys()].sort().map((plural) => built.get(plural))); // they came in any order
       },
     };
   });

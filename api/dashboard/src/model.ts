@@ -111,8 +111,10 @@ export function pathOf(plural: string, resource: Resource): string {
 /** Where this page shows it. */
 export const addressOf = (plural: string, { metadata }: Resource) => `${plural}/${metadata.namespace}/${metadata.name}`;
 
-/** The newest value of a line. */
-export const newest = (line: Schemas["SeriesLine"]) => line.values.findLast((value) => value !== null);
+const NOW_STEPS = 2; // of a line: the newest step may not be read yet, and what is older is the past
+
+/** What a line is at now; undefined where nobody tells, for instance because its pods have ended. */
+export const newest = (line: Schemas["SeriesLine"]) => line.values.slice(-NOW_STEPS).findLast((value) => value !== null);
 
 export function ago(text: string | null | undefined, now: number): string {
   if (!text) return "";

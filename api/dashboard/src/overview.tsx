@@ -54,10 +54,10 @@ function useLines(namespace: string): Map<string, Line> {
   return useMemo(() => new Map(data?.items.map((each) => [`${each.plural}/${each.namespace}/${each.name}`, each])), [data]);
 }
 
-/** From the first value to the newest one: what is silent between them is drawn as nothing done. */
+/** From the first value to the newest step that may have one: what is silent is drawn as nothing done. */
 function known({ values }: Line): number[] {
-  const told = (value: number | null) => value !== null;
-  return values.slice(values.findIndex(told), values.findLastIndex(told) + 1).map((value) => value ?? 0);
+  const end = values.at(-1) === null ? -1 : values.length;
+  return values.slice(values.findIndex((value) => value !== null), end).map((value) => value ?? 0);
 }
 
 const OF_PODS = ["#Generation", "#Pods ready", "#Writes paused"];

@@ -105,7 +105,7 @@ function Summary({ lines }: { lines: Line[] }) {
             <tr key={title}>
               <th scope="row">{title}</th>
               <td>
-                now {shown(known.at(-1), unit)}, at least {shown(Math.min(...known), unit)}, at most {shown(Math.max(...known), unit)}
+                last {shown(known.at(-1), unit)}, at least {shown(Math.min(...known), unit)}, at most {shown(Math.max(...known), unit)}
               </td>
             </tr>
           );

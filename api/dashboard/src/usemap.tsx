@@ -15,15 +15,15 @@ interface Use {
   at: string[];
   what: string;
   short: string;
-  /** Whose line tells how much of it there is. */
-  rate: "from" | "to" | null;
+  /** Whether the user's line tells how much of it there is; a RaftCluster's is of all its users together. */
+  rated: boolean;
 }
 
 const USES: Use[] = [
-  { from: "dataflows", to: "computeclusters", at: ["computeClusterRef"], what: "runs in", short: "", rate: null },
-  { from: "computeclusters", to: "waltzclusters", at: ["waltzClusterRef"], what: "reads and writes", short: "ticks", rate: "from" },
-  { from: "coordinators", to: "waltzclusters", at: ["log", "waltzClusterRef"], what: "keeps its log in", short: "log", rate: "from" },
-  { from: "waltzclusters", to: "raftclusters", at: ["metadata", "raftClusterRef"], what: "keeps its metadata in", short: "metadata", rate: "to" },
+  { from: "dataflows", to: "computeclusters", at: ["computeClusterRef"], what: "runs in", short: "", rated: false },
+  { from: "computeclusters", to: "waltzclusters", at: ["waltzClusterRef"], what: "reads and writes", short: "ticks", rated: true },
+  { from: "coordinators", to: "waltzclusters", at: ["log", "waltzClusterRef"], what: "keeps its log in", short: "log", rated: true },
+  { from: "waltzclusters", to: "raftclusters", at: ["metadata", "raftClusterRef"], what: "keeps its metadata in", short: "metadata", rated: false },
 ];
 const LAYERS: Record<string, number> = { dataflows: 0, computeclusters: 1, coordinators: 1, waltzclusters: 2, raftclusters: 3 };
 
@@ -67,13 +67,8 @@ function arrow(use: Use, resource: Resource, lines: MapOf["lines"]): Arrow | nul
   if (!ref?.name) return null;
   const { namespace, name } = resource.metadata;
   const [from, to] = [`${use.from}/${namespace}/${name}`, `${use.to}/${namespace}/${ref.name}`];
-  const line = use.rate && lines.get(use.rate === "from" ? from : to);
-  const rate = line ? shown(newest(line), line.unit) : "";
-  return {
-    from,
-    to,
-    label: [use.short, rate].filter(Boolean).join(" · "),
-    words: [`${name} ${use.what} ${ref.name}`, rate],
-    failed: false,
-  };
+  const line = use.rated ? lines.get(from) : undefined;
+  const value = line && newest(line);
+  const label = [use.short, line && value != null && shown(value, line.unit)].filter(Boolean).join(" · ");
+  return { from, to, label, words: [`${name} ${use.what} ${ref.name}`, label], failed: false };
 }
