@@ -146,6 +146,10 @@ async def test_the_list_has_a_line_per_resource_and_a_map_of_who_uses_whom(tmp_p
             await page.get_by_label("Filter by name or namespace").fill("")
             await expect(page.locator(".graph")).to_have_count(1)
             await clean(page)
+            await at(here, page)  # it is ten minutes old: they fill the chart, not its last sixth
+            writes = page.locator(".chart").first
+            await writes.locator(".u-over").hover(position={"x": 30, "y": 40})
+            await expect(writes.locator("figcaption")).to_contain_text(re.compile(r"Writes [\d.]+/s"))
 
 
 @pytest.mark.long  # how fluid the lines are; what they show: above

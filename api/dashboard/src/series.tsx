@@ -14,6 +14,7 @@ const RANGES: [label: string, hours: number, step: number][] = [
   ["24 h", 24, 60],
 ];
 const TOLD_MAX = 6; // of what happened, the newest
+const SEEN_S_MIN = 300; // of the first minutes of a resource a line would be a dot
 
 type Answer = Schemas["ResourceSeries"];
 
@@ -64,7 +65,9 @@ function Charts({ answer, path, resource, zoomed, zoom }: ChartsOf) {
   const { times, groups } = useMemo(() => columns(answer), [answer]);
   const history = resource.status?.history;
   const happened = useMemo(() => happenings(answer, history), [answer, history]);
-  const all: Span = [answer.from, times.at(-1) ?? answer.from];
+  const end = times.at(-1) ?? answer.from;
+  const begin = times[times.findIndex((_, at) => groups.some((lines) => lines.some(({ values }) => values[at] !== null)))] ?? end;
+  const all: Span = [Math.max(answer.from, Math.min(begin, happened[0]?.from ?? end, end - SEEN_S_MIN)), end];
   const seen = zoomed ?? all;
   if (groups.length === 0) return <Empty>There are no numbers yet: its pods are read every 15 s.</Empty>;
   const told = happened.filter((each) => each.to >= seen[0] && each.from <= seen[1]);
