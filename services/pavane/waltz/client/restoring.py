@@ -75,8 +75,8 @@ async def _plan(archive: Archive, partition: int, last: int | None) -> _Plan:
     where = f"{archive.url}: partition {partition}"
     if begins := min((piece.first for piece in pieces), default=0):
         raise ArchiveError(f"{where} begins with transaction {begins}: what was before is in no archive")
-    if held.first:
-        raise ArchiveError(f"{where} lacks what is before transaction {held.first}: restore to one before the gap")
+    if behind := min((piece.first for piece in pieces if piece.first > held.end), default=0):
+        raise ArchiveError(f"{where} lacks what is before transaction {behind}: restore to one before the gap")
     if last is not None and held.end <= last:
         raise ArchiveError(f"{where} ends with transaction {held.end - 1}, before {last}")
     return _Plan(held.pieces(), held.end if last is None else last + 1)
