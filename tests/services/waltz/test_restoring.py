@@ -13,6 +13,7 @@ from pavane.waltz.aio.archive import Archive
 from pavane.waltz.client import Conflict, Waltz, WaltzError
 from pavane.waltz.client.restoring import Restored, restore
 from pavane.waltz.errors import ArchiveError
+from pavane.waltz.state.archived import Piece
 from pavane.waltz.storage.piece import cut
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
@@ -92,6 +93,19 @@ async def test_a_log_with_something_else_is_left_alone(tmp_path: Path) -> None:
         with pytest.raises(WaltzError, match="has to be empty"):
             await restored(client, archive)
         assert [await client.hwm(partition) for partition in (0, 1)] == [1, 0]
+
+
+async def test_who_appends_meanwhile_is_noticed(tmp_path: Path) -> None:
+    async with running_log(tmp_path) as log, reached(log) as client:
+
+        class Late(Archive):
+            async def read(self, partition: int, piece: Piece) -> list[Record]:
+                await client.append(partition, b"somebody else")
+                return await super().read(partition, piece)
+
+        await archived(tmp_path, (0, 9))
+        with pytest.raises(WaltzError, match="transaction 0 of the archive became 1: somebody else appends to it"):
+            await restored(client, Late(f"file://{tmp_path}/archive", {}))
 
 
 async def test_an_archive_that_is_not_whole_restores_nothing_and_says_why(tmp_path: Path) -> None:
