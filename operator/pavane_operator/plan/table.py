@@ -301,7 +301,7 @@ TABLE: tuple[Row, ...] = (
         BAKING | RETIRING,
         _goes_back,
         baking.switch_back,
-        "the former spec is wanted, its pods follow",
+        "the former spec is wanted and its pods follow, or it has the fence already",
         State.PROMOTING,
     ),
     Row("E3", BAKING, _bake_is_over, baking.end_bake, "its time is over, or another wish comes first", State.RETIRING),
