@@ -209,7 +209,7 @@ class Adapter:
                 damage = None if check is None else await self._loop.run_in_executor(None, check)
             except OSError as error:
                 damage = f"the log cannot be read: {error}"
-            if damage is not None and not self._halted:
+            if damage is not None:
                 self._rotten(damage)
 
     async def _take_offers(self, offers: Offers) -> None:
@@ -429,6 +429,8 @@ class Adapter:
             _logger.info("%s takes no notice of a message: %s", self._id, reason)
 
     def _rotten(self, what: str) -> None:
+        if self._halted:
+            return  # behind a write that failed nothing may be written: its sync would be taken for that of both
         # The next start must find the damage at or below the synced mark, else it would pass for a torn tail.
         self._storage.mark(sync=True)
         self._flush()

@@ -124,6 +124,31 @@ async def test_only_updates_wait_for_the_next_turn(
         adapter._put_off = []
 
 
+async def test_nothing_is_written_behind_a_write_that_failed(
+    tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_writer: Writer, _batch: Batch) -> None:
+        raise OSError("as the test asked")
+
+    [place] = places(tmp_path, 1)
+    server = await started(stack, place.server())
+    adapter = server._adapter
+    assert adapter is not None
+    handed: list[Batch] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "suits_here", lambda _writer, _batch: True)
+        patch.setattr(Writer, "write_here", fails)
+        patch.setattr(Writer, "submit", lambda _writer, batch: handed.append(batch))
+        adapter._queued = 0
+        adapter._storage.execute([Note(1, "commit", 1)])
+        adapter._store()
+        assert (await server.failure).reason == "the log cannot be written: as the test asked"
+        handed.clear()
+        adapter._storage.execute([Note(2, "commit", 2)])
+        adapter._rotten("an entry is damaged")  # found by a task that went on
+        assert not handed
+
+
 async def test_what_is_stored_while_a_peer_stops_goes_to_the_thread_that_is_closed_with_it(
     tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
