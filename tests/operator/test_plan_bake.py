@@ -8,8 +8,9 @@ from datetime import timedelta
 
 import pytest
 
+from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.status import GenerationRole, Result, State
-from pavane_operator.plan.model import CAN_SWITCH_BACK, DeleteChild, Pod, PodBlocker, Problem
+from pavane_operator.plan.model import CAN_SWITCH_BACK, ROLLOUT_ID_ANNOTATION, DeleteChild, Pod, PodBlocker, Problem
 from tests.operator.model_cluster_kind import NAME
 from tests.operator.test_plan_status import Lab
 
@@ -50,6 +51,21 @@ def test_a_way_back_is_told_by_events_and_history_and_is_no_failure() -> None:
     assert results == [(1, Result.PROMOTED, None), (2, Result.ROLLED_BACK, "SwitchedBack")]
     assert world.status.failed is None
     assert ("ControllerRevision", f"{NAME}-g2") in world.objects
+
+
+def test_the_way_back_to_a_generation_of_the_first_release_is_known() -> None:
+    lab = Lab(bake="10m")
+    lab.world.change(resources={"requests": {"cpu": "1000m"}})
+    lab.active(1)
+    spec = lab.world.parsed_spec()
+    written = rollout_id("Model", spec, as_written=True)
+    assert written != rollout_id("Model", spec)
+    annotations = lab.world.objects["ControllerRevision", f"{NAME}-g1"]["metadata"]["annotations"]
+    annotations[ROLLOUT_ID_ANNOTATION] = written
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.condition(CAN_SWITCH_BACK) == ("True", "Following"))
+    lab.world.rollout(restart="")
+    lab.active(1)
 
 
 def _without_node(pod: Pod) -> Pod:

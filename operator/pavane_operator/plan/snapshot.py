@@ -63,7 +63,7 @@ class ResourceSnapshot:
         usual = rollout_id(self.kind.name, self.spec)
         written = rollout_id(self.kind.name, self.spec, as_written=True)
         failed = self.status.failed
-        known = (self.have, self.rollout.id, failed.id if failed is not None else None)
+        known = (self.have, self.rollout.id, failed.id if failed is not None else None, self.id_of(self.standby))
         return written if written in known and usual != self.have else usual
 
     @cached_property
