@@ -14,11 +14,11 @@ from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.tracing import Tracing
 from pavane.pods.common import certificates_of, rest_fenced, run_pod, stage_json
 from pavane.pods.compute_settings import REPLICA_PORT, ComputeConfig, ComputeSettings, load
-from pavane.pods.computing import AGAIN_S, TRIMMED_AGAIN_S, engine_of, log_of, make_clocks
+from pavane.pods.computing import AGAIN_S, TRIMMED_AGAIN_S, engine_of, log_of, make_clocks, passes
 from pavane.runtime.metrics import Metric
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import EXIT_FAILED, Process
-from pavane.waltz.client import Trimmed, Unavailable, Waltz, WaltzError
+from pavane.waltz.client import Trimmed, Waltz, WaltzError
 from pavane.wire import Stage
 
 
@@ -58,15 +58,15 @@ class ReplicaPod:
                     if await self._superseded(log):
                         await self._rest()
                     await self._serve(log)
-            except Unavailable as error:
-                self._fault = str(error)
-                await asyncio.sleep(AGAIN_S)
             except Trimmed as error:  # its controller names it (`Kept`)
                 self._fault = str(error)
                 await asyncio.sleep(TRIMMED_AGAIN_S)
             except WaltzError as error:
-                self._process.exit(EXIT_FAILED, str(error))
-                return
+                if not passes(error):
+                    self._process.exit(EXIT_FAILED, str(error))
+                    return
+                self._fault = str(error)
+                await asyncio.sleep(AGAIN_S)
 
     async def _superseded(self, log: Waltz) -> bool:
         """Whether a later generation writes, so that no controller will come."""

@@ -22,6 +22,7 @@ from pavane.pods.staged import PodRole
 from pavane.runtime.certificates import client_of
 from pavane.runtime.settings import SettingsError
 from pavane.waltz.client import Rejected, Trimmed, Unavailable, Waltz, WaltzError
+from pavane.waltz.client.directory import PASSING
 
 AGAIN_S = 1.0  # until a log that did not answer is asked again
 TRIMMED_AGAIN_S = 30.0  # until views that cannot be built are tried again; only another script or log helps
@@ -84,13 +85,15 @@ class Kept(PodRole, Generic[K]):
         while not self.fenced:
             try:
                 await self._connected()
-            except Unavailable as error:
-                self.fault = str(error)
-                await asyncio.sleep(AGAIN_S)
             except Trimmed as error:
                 self.keeping = None
                 _logger.warning("the views cannot be built: %s", error)
                 await asyncio.sleep(TRIMMED_AGAIN_S)
+            except WaltzError as error:
+                if not passes(error):
+                    raise
+                self.fault = str(error)
+                await asyncio.sleep(AGAIN_S)
             except Fenced:
                 self.fenced = True
             finally:
@@ -202,6 +205,11 @@ class Kept(PodRole, Generic[K]):
             found.append(Blocker("NotHydrated", why))  # and so has not caught up, whatever the progress
             found += [Blocker("HistoryTrimmed", _TRIMMED.format(*each)) for each in sorted(self._begins.items())]
         return tuple(found)
+
+
+def passes(error: WaltzError) -> bool:
+    """Whether the log may answer later: it did not, or it refused for the moment, for longer than a client waits."""
+    return isinstance(error, Unavailable) or (isinstance(error, Rejected) and error.code in PASSING)
 
 
 def log_of(settings: ComputeSettings) -> Waltz:

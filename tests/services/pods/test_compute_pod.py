@@ -28,6 +28,7 @@ from pavane.runtime.process import Process
 from pavane.waltz.aio.archive import Archive
 from pavane.waltz.client import Rejected, Waltz
 from pavane.waltz.core.retention import Policy
+from pavane.waltz.errors import ArchiveError
 from pavane.wire import Stage
 from tests.services.dataflow.hooked import Hooked
 from tests.services.eventually import eventually
@@ -334,3 +335,35 @@ async def test_views_are_built_of_what_only_the_archive_has(tmp_path: Path) -> N
                 async with asyncio.timeout(WAIT_S):
                     while total not in b"".join([one.data async for one in client.read(2, 0, await client.hwm(2) + 1)]):
                         await asyncio.sleep(0.05)
+
+
+async def test_a_log_that_refuses_for_a_while_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it reads is only in the archive, which is away."""
+    away = asyncio.Event()
+
+    def archive() -> Archive:
+        if away.is_set():
+            raise ArchiveError("it is away")
+        return Archive(f"file://{tmp_path}/archive", {})
+
+    policy = Policy(archives=True)
+    async with running_log(tmp_path / "log", partitions=3, policy=policy, archive=archive) as log:
+        await log.settled()
+        kept = log.servers[0].running.owned[0].keeping.archive
+        assert kept is not None
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            await client.append(0, b'{"id": 1, "cents": 7}')
+            await eventually(lambda: kept.end == 1, WAIT_S)
+            assert (await client.trim(0, 1)).first == 1
+        await log.servers.pop().stop()
+        away.set()
+        await log.start_server()
+        await log.settled()
+        address = f"127.0.0.1:{log.servers[0].port}"
+        (tmp_path / "servers").write_text(address)
+        monkeypatch.setattr(computing, "log_of", lambda _: Waltz([address], patience=0.5))
+        async with views_of(tmp_path, 1, SCRIPT) as views:
+            views.allowed.set()
+            await eventually(lambda: "it is away" in (views.unready() or ""), WAIT_S)
+            away.clear()
+            await eventually(lambda: views.report().leads and views.report().progress > 0, WAIT_S)
