@@ -54,9 +54,12 @@ async def adopt_cluster(
     before = {path: await metadata.get(path) for path in written}
     if await metadata.get(paths.servers) is not None:
         raise StorageRefused(f"the metadata store holds this log, at {config.root}: there is nothing to be adopted")
-    # A node that has answered has not made the partitions that it lacks: they were added, and never open.
-    lacking = dict.fromkeys(numbers, Copy(NEVER, EMPTY, EMPTY))
-    told = {node: lacking | copies for node, copies in zip(config.storage, looks, strict=True) if copies}
+    # A node that has answered has not made the partitions beyond its last: they were added, and never open.
+    told = {
+        node: copies | dict.fromkeys(range(max(copies) + 1, config.partitions), Copy(NEVER, EMPTY, EMPTY))
+        for node, copies in zip(config.storage, looks, strict=True)
+        if copies
+    }
     hold_ms = int(1000 * time.time()) if hold else 0
     found = _judge(config, told, {}, hold_ms)
     if dry_run:
@@ -65,7 +68,7 @@ async def adopt_cluster(
     held = await asyncio.gather(*(_fenced(node, config, tls, fences) for node in told))
     unopened = {one.partition for one in found} - fences.keys()
     known = {
-        node: {number: told[node][number] for number in unopened} | copies
+        node: {number: copy for number, copy in told[node].items() if number in unopened} | copies
         for node, copies in zip(told, held, strict=True)
     }
     found = _judge(config, known, fences, hold_ms)
