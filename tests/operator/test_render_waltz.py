@@ -195,12 +195,12 @@ def test_clients_are_asked_for_certificates_where_the_resource_says_so_alone(tmp
 
 def test_each_client_with_a_quota_gets_a_secret_and_servers_know_it(tmp_path: Path) -> None:
     bulk = {"identity": "bulk", "bytesPerSecond": "2Ki", "appendsPerSecond": 7}
-    quotas = [bulk, {"identity": "few", "connections": 1}]
+    quotas = [bulk, {"identity": "few", "connections": 1}, {"identity": "none", "bytesPerSecond": "500m"}]
     of = resource(1, 2, clients={"authentication": "Certificate", "quotas": quotas})
-    assert clients(of) == ("client", "bulk", "few")
+    assert clients(of) == ("client", "bulk", "few", "none")
     config, _, servers = RENDERER.generation(of, revision(of, 2))
     found = load(WaltzServerSettings.model_validate(ours(servers, config, tmp_path)))
-    assert found.client_quotas == (Quota("bulk", 2048, 7), Quota("few", connections=1))
+    assert found.client_quotas == (Quota("bulk", 2048, 7), Quota("few", connections=1), Quota("none", 1024))
 
 
 def test_each_client_with_a_rule_gets_a_secret_and_servers_its_rights(tmp_path: Path) -> None:

@@ -36,6 +36,12 @@ def test_what_is_beyond_is_refused_until_it_is_earned_and_nothing_overtakes_it()
     assert taken[10][0] == pytest.approx(PAUSE_S)
 
 
+@pytest.mark.parametrize("field", ["bytes_per_s", "appends_per_s", "connections"])
+def test_a_quota_of_nothing_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match="a quota of bulk is 0"):
+        Quota("bulk", **{field: 0})
+
+
 def test_an_older_client_is_not_read_until_it_has_earned_what_it_sent() -> None:
     core = ServerCore(0, "ledger", 1, quotas=[Quota("old", bytes_per_s=100)])
     for connection, identity in ((1, "old"), (2, "other")):

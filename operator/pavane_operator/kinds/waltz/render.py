@@ -35,6 +35,8 @@ PORTS = Ports(
 """Who may connect to which port."""
 SERVERS_FILE = "servers"
 STANDING_GENERATION = 1
+QUOTA_BYTES_MIN = 1024
+"""A second: with less a client could append next to nothing. A smaller quota counts as this."""
 """Number in the environment of pods that belong to no generation: it never changes, so that they need not either."""
 
 
@@ -238,7 +240,9 @@ def _rights(spec: WaltzClusterSpec) -> dict[str, Any]:
         found["client_quotas"] = [
             {
                 "identity": quota.identity,
-                "bytes_per_s": None if quota.bytes_per_second is None else int(parse_quantity(quota.bytes_per_second)),
+                "bytes_per_s": None
+                if quota.bytes_per_second is None
+                else max(QUOTA_BYTES_MIN, int(parse_quantity(quota.bytes_per_second))),
                 "appends_per_s": quota.appends_per_second,
                 "connections": quota.connections,
             }

@@ -18,6 +18,12 @@ class Quota:
     appends_per_s: int | None = None
     connections: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for a quota of nothing: what takes more than there is could never be earned."""
+        for value in (self.bytes_per_s, self.appends_per_s, self.connections):
+            if value is not None and value < 1:
+                raise ValueError(f"a quota of {self.identity} is {value}: the least is 1")
+
 
 class _Bucket:
     """A quota that fills with time. What takes more than there is owes the rest: so nothing is too large for it."""
