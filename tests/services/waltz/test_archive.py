@@ -17,11 +17,12 @@ from pavane.waltz.server import archiving
 from pavane.waltz.state.archived import Archived, Piece
 from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage.piece import cut, records_of
+from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
 from pavane_operator.kinds.waltz.archives import Owned
 from tests.services.eventually import eventually
-from tests.services.waltz.running import ANSWER_S, KEY, Log, running_log
+from tests.services.waltz.running import ANSWER_S, KEY, Log, RawClient, running_log
 
 KEPT = Policy(bytes_max=40_000, archives=True)
 DATA = [b"%d" % number + bytes(2000) for number in range(60)]
@@ -40,7 +41,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = f"file://{folder}"
-        self.away = False
+        self.away = self.mute = False
         self.fails: Callable[[bool], bool] = lambda written: False
         self.written: Callable[[int], Awaitable[object]] = lambda partition: asyncio.sleep(0)
 
@@ -51,6 +52,11 @@ class Store:
             async def pieces(self, partition: int) -> list[Piece]:
                 store.look()
                 return await super().pieces(partition)
+
+            async def read(self, partition: int, piece: Piece) -> list[Record]:
+                if store.mute:
+                    raise ArchiveError("it gives nothing")
+                return await super().read(partition, piece)
 
             async def put(self, partition: int, piece: Piece, data: bytes) -> None:
                 store.look()
@@ -283,6 +289,24 @@ async def test_a_piece_that_the_start_has_passed_while_it_was_written_is_read(tm
             await eventually(lambda: archived(log).end == 10, ANSWER_S)
             assert (start(log), archived(log).first) == (1, 0)
             assert await read(client) == DATA[:10]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_mount_that_waits_for_the_archive_goes_on_when_that_answers(tmp_path: Path, version: int) -> None:
+    """Nothing is appended meanwhile, which would have it try again as well."""
+    store = Store(tmp_path / "archive")
+    async with running_log(tmp_path, policy=KEPT, archive=store) as log:
+        await log.settled()
+        port = log.servers[0].port
+        async with Waltz([f"127.0.0.1:{port}"]) as client:
+            await fill(client)
+            await eventually(lambda: start(log) > 20, ANSWER_S)
+        store.mute = True
+        old = await RawClient.connect(port, versions=[version])
+        old.send(m.MountRequest(old.reqid(), -1, 0))
+        await eventually(lambda: archived(log).unread, ANSWER_S)
+        store.mute = False
+        assert (await old.next(m.MountResponse)).state == m.MountState.READY
 
 
 @pytest.mark.parametrize("count", [9, 100])

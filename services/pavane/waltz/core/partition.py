@@ -261,9 +261,10 @@ class Partition(Changing):
         self.feeds.begin_with(self.keeping.readable(self.first))
 
     def archive_known(self, now: float) -> None:
-        """What the archive has was listed, or is more now: who waits below it is told."""
+        """What the archive has was listed, is more now, or may be read again: who waits for it goes on, or is told."""
         self.now = now
         self._began()
+        self.feeds.pump()
 
     def _session_closed(self, reason: str) -> None:
         self._rounds.end(self)

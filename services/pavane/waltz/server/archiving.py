@@ -93,6 +93,8 @@ class Archiver:
         if (held := partition.keeping.archive) is None:
             return False
         more, fault = False, ""
+        if held.unread:
+            self._call(partition.archive_known)  # mounts and feeds of older clients wait for it
         try:
             more = await self._look_at(partition, held)
         except _OtherLog as error:
