@@ -11,7 +11,7 @@ from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import Aggregate, Group, Inner, OrderBy, Plan, Select, Side, Top
 from pavane.dataflow.ports import DIFF, TIME, Column
 from pavane.dataflow.sources import ONE_PAIR, Joined, Plain, Relation, Sources, all_of, quoted, select_of
-from pavane.dataflow.subqueries import ONLY, adds, gives_one, order_by_places, query_of, within
+from pavane.dataflow.subqueries import ONLY, adds, gives_one, order_by_places, query_of, within, write_out
 from pavane.dataflow.windows import MADE, Beyond, rebased
 
 LIMIT_MAX = 10_000
@@ -145,7 +145,7 @@ class Planner:
                 instead = "Take an aggregate without GROUP BY, or write LIMIT 1."
                 self._places.refuse(query, "a SELECT in an expression gives one column of one row", instead)
             made = query.copy()
-            order_by_places(made)
+            order_by_places(made, self._places)
             made.set("expressions", [exp.alias_(made.selects[0].unalias(), ONLY)])
             return self._add(*self._planned(made, tables))
 
@@ -232,7 +232,7 @@ class Planner:
             return _Order([], None)
         terms: list[OrderBy] = []
         hidden: list[tuple[str, Bound]] = []
-        order_by_places(select)
+        order_by_places(select, self._places)
         for term in order.expressions if order is not None else ():
             this = term.this
             if isinstance(this, exp.Literal) and this.is_int:
@@ -351,10 +351,12 @@ class _Grouping:
             return None
         named = {each.alias_or_name.lower(): each.unalias() for each in self._select.expressions}
         test = exp.paren(node.this)
-        for each in list(test.find_all(exp.Column)):
-            here = not each.table and not self._scope.knows(each) and each.find_ancestor(exp.Query) is None
-            if here and each.name.lower() in named:
-                each.replace(exp.paren(named[each.name.lower()]))
+        there = [
+            (each, named[each.name.lower()])
+            for each in test.find_all(exp.Column)
+            if each.name.lower() in named and not each.table and each.find_ancestor(exp.Query) is None
+        ]
+        write_out(((column, made) for column, made in there if not self._scope.knows(column)), self._places)
         bound = (self._groups if self.used else self._shown).condition(test.this)
         if not self.beyond.windows:
             self._places.refuse(node, "QUALIFY is about window functions, and there is none", "Write WHERE or HAVING.")

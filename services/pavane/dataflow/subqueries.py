@@ -6,7 +6,7 @@ constant where there are none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
@@ -18,6 +18,8 @@ Columns = Mapping[str, Sequence[Column]]
 """Of relations, by name in lower case."""
 WHOLE = ("group", "having", "limit", "offset", "with_", "qualify")
 """Clauses of a SELECT whose rows are not those of its FROM and WHERE."""
+WRITTEN_MAX = 20_000
+"""Nodes of the parser that names in one ORDER BY or QUALIFY stand for, each time anew."""
 VALUE, ONE = "v", "one"
 ONLY = "select value"
 """What the column of an inner SELECT is called: no clause of it means it, as no user's name has a blank."""
@@ -79,7 +81,7 @@ def taken(query: exp.Expr, value: exp.Expr | None, columns: Columns, places: Pla
     """Return an inner SELECT, of whose rows `value` is wanted, without its conditions on the outer SELECT."""
     aggregates = is_aggregate(query)
     if not isinstance(query, exp.Select) or any(query.args.get(name) for name in WHOLE) or (aggregates and not value):
-        return _wrapped(query, value)
+        return _wrapped(query, value, places)
     made, known = query.copy(), _known(query, columns)
     found = Taken(made)
     rest: list[exp.Expr] = []
@@ -125,10 +127,10 @@ def taken(query: exp.Expr, value: exp.Expr | None, columns: Columns, places: Pla
     return found
 
 
-def _wrapped(query: exp.Expr, value: exp.Expr | None) -> Taken:
+def _wrapped(query: exp.Expr, value: exp.Expr | None, places: Places) -> Taken:
     made = query.copy()
     for select in _selects(made):
-        order_by_places(select)
+        order_by_places(select, places)
         names = [ONLY, *(f"{ONLY} {i}" for i in range(1, len(select.expressions)))]
         shown = [exp.alias_(each.unalias(), name) for each, name in zip(select.expressions, names, strict=True)]
         select.set("expressions", shown)
@@ -145,19 +147,29 @@ def _selects(query: exp.Expr) -> list[exp.Select]:
     return [query] if isinstance(query, exp.Select) else []
 
 
-def order_by_places(select: exp.Select) -> None:
+def order_by_places(select: exp.Select, places: Places) -> None:
     """Write out what names mean in ORDER BY, as in Spark: first of all the columns that the SELECT makes."""
     order = select.args.get("order")
     names = [each.alias_or_name.lower() for each in select.expressions]
+    found: list[tuple[exp.Column, exp.Expr]] = []
     for column in list(order.find_all(exp.Column)) if order is not None else ():
         inside = column.find_ancestor(exp.AggFunc, exp.Query, exp.Order)
         if column.table or column.name.lower() not in names or not isinstance(inside, exp.Order):
             continue
         place = names.index(column.name.lower())
-        made = select.expressions[place].unalias().copy()
-        if isinstance(column.parent, exp.Ordered) and inside is order:
-            made = exp.Literal.number(place + 1)
-        column.replace(made if isinstance(made, exp.Column | exp.Literal) else exp.paren(made, copy=False))
+        alone = isinstance(column.parent, exp.Ordered) and inside is order
+        found.append((column, exp.Literal.number(place + 1) if alone else select.expressions[place].unalias()))
+    write_out(found, places)
+
+
+def write_out(names: Iterable[tuple[exp.Column, exp.Expr]], places: Places) -> None:
+    """Put in the place of each name what it stands for."""
+    written = 0
+    for column, made in names:
+        written += sum(1 for _ in made.walk())
+        if written > WRITTEN_MAX:
+            places.refuse(column, "names here stand for expressions that are too long", "Make an inner SELECT of them.")
+        column.replace(made.copy() if isinstance(made, exp.Column | exp.Literal) else exp.paren(made))
 
 
 def _alias(name: str) -> exp.TableAlias:

@@ -200,6 +200,11 @@ def test_equal_queries_have_equal_plans() -> None:
         ("SELECT id AS __diff FROM orders", 8, "__diff is no name of a column"),
         ("SELECT id, 'a' || (SELECT max(id) FROM names) AS x FROM orders", 27, "is BIGINT, not a STRING"),
         ("SELECT id FROM orders WHERE id + 1 = 2 AND abs(EXISTS (SELECT id FROM names)) = 1", 63, "is BOOLEAN, not a"),
+        (
+            f"SELECT id IN ({'1, ' * 2000}1) AS x FROM orders ORDER BY {', '.join(['NOT x'] * 20)} LIMIT 1",
+            None,
+            "names here stand for expressions that are too long. Make an inner SELECT of them",
+        ),
         ("SELECT id AS `made 0` FROM orders", 8, "made 0 is no name of a column. Write AS NAME behind it"),
         ("SELECT id AS `` FROM orders", 8, "has no name. Write AS NAME behind it"),
         ("SELECT s.`` AS x FROM (SELECT id AS `` FROM orders) s", None, "has no name. Write AS NAME behind it"),
