@@ -22,7 +22,7 @@ WRITTEN_MAX = 20_000
 """Nodes of the parser that names in one ORDER BY or QUALIFY stand for, each time anew."""
 VALUE, ONE = "v", "one"
 ONLY = "select value"
-"""What the column of an inner SELECT is called: no clause of it means it, as no user's name has a blank."""
+"""What the column of an inner SELECT is called: no clause of it names it."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ def taken(query: exp.Expr, value: exp.Expr | None, columns: Columns, places: Pla
     """Return an inner SELECT, of whose rows `value` is wanted, without its conditions on the outer SELECT."""
     aggregates = is_aggregate(query)
     if not isinstance(query, exp.Select) or any(query.args.get(name) for name in WHOLE) or (aggregates and not value):
-        return _wrapped(query, value, places)
+        return _wrapped(query, value)
     made, known = query.copy(), _known(query, columns)
     found = Taken(made)
     rest: list[exp.Expr] = []
@@ -127,14 +127,21 @@ def taken(query: exp.Expr, value: exp.Expr | None, columns: Columns, places: Pla
     return found
 
 
-def _wrapped(query: exp.Expr, value: exp.Expr | None, places: Places) -> Taken:
+def _wrapped(query: exp.Expr, value: exp.Expr | None) -> Taken:
     made = query.copy()
-    for select in _selects(made):
-        order_by_places(select, places)
-        names = [ONLY, *(f"{ONLY} {i}" for i in range(1, len(select.expressions)))]
-        shown = [exp.alias_(each.unalias(), name) for each, name in zip(select.expressions, names, strict=True)]
-        select.set("expressions", shown)
-    ones = [exp.alias_(exp.column(ONLY), VALUE)] if value is not None else []
+    selects = _selects(made)
+    for select in selects:
+        shown = dict[str, exp.Expr]()  # clauses mean columns by their names, so what has one of its own keeps it
+        for each in select.expressions:
+            name = each.alias_or_name.lower() if isinstance(each, exp.Alias | exp.Column) else ""
+            if name and name not in shown:
+                shown[name] = each
+            else:
+                other = f"{ONLY} {len(shown)}"
+                shown[other] = exp.alias_(each.unalias(), other)
+        select.set("expressions", list(shown.values()))
+    first = exp.to_identifier(selects[0].expressions[0].alias_or_name, quoted=True) if value is not None else None
+    ones = [exp.alias_(exp.column(first), VALUE)] if first is not None else []
     rows = exp.select(*ones, exp.alias_(exp.Literal.number(1), ONE)).from_(exp.Subquery(this=made, alias=_alias("q")))
     return Taken(rows)
 

@@ -43,6 +43,10 @@ def engine() -> Iterator[PlainEngine]:
         # IN takes the rows of several SELECTs, whatever their columns are called.
         ("SELECT k FROM t WHERE x IN (SELECT k FROM u UNION SELECT y FROM u UNION SELECT y + 13 FROM u)", [(1,), (2,)]),
         ("SELECT k FROM u UNION SELECT x FROM t INTERSECT SELECT y FROM u", [(1,), (2,), (10,)]),
+        ("SELECT k FROM t WHERE x IN (SELECT y + 0 AS g FROM u GROUP BY g)", [(1,)]),
+        ("SELECT k FROM t WHERE k IN (SELECT rank() OVER (ORDER BY y) AS r FROM u QUALIFY r < 2)", [(1,)]),
+        ("SELECT k FROM t WHERE EXISTS (SELECT u.k, t.k, 1, 2 FROM u JOIN t ON u.k = t.k LIMIT 1) AND k > 2", [(3,)]),
+        ("SELECT k FROM t WHERE x IN (SELECT y AS `from` FROM u ORDER BY `from` DESC LIMIT 1)", [(1,)]),
         # Windows: 0.0 and -0.0 are equal, and so are NaNs; NULL comes first.
         (
             "SELECT k, rank() OVER (ORDER BY -f) AS r, count(*) OVER (PARTITION BY -f) AS n FROM t",
