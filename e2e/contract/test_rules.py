@@ -45,6 +45,8 @@ BREACHES = {
     "stabilityPeriod must be between": Breach(
         "spec.rollout.caughtUp.stabilityPeriod", {"rollout": {"caughtUp": {"stabilityPeriod": "2h"}}}
     ),
+    "bake must be between": Breach("spec.rollout.bake", {"rollout": {"bake": "25h"}}),
+    "rollout.bake is not available": Breach("spec.rollout", {"rollout": {"bake": "1m"}}, of=SWIM_GROUPS),
     "terminationGracePeriod must be between": Breach(
         "spec.terminationGracePeriod", {"terminationGracePeriod": "500ms"}
     ),
@@ -145,6 +147,14 @@ BREACHES = {
         "spec.clients",
         waltz(clients={"authentication": "None", "rights": [{"identity": "billing", "may": ["append"]}]}),
         of=WALTZ_CLUSTERS,
+    ),
+    "clients.quotas needs clients.authentication Certificate": Breach(
+        "spec.clients",
+        waltz(clients={"authentication": "None", "quotas": [{"identity": "billing", "connections": 3}]}),
+        of=WALTZ_CLUSTERS,
+    ),
+    "archive.delay must be between": Breach(
+        "spec.archive", waltz(archive={"url": "s3://logs", "delay": "2h"}), of=WALTZ_CLUSTERS
     ),
     "set exactly one of metadata.raftClusterRef and metadata.zookeeper": Breach(
         "spec.metadata", {"metadata": {}}, of=WALTZ_CLUSTERS
