@@ -57,6 +57,8 @@ def answered(spark: SparkSession, made: Script, query: str) -> Counter[Row]:
         arrays = [pa.array([row[place] for row in rows], each.type) for place, each in enumerate(schema)]
         spark.createDataFrame(pa.table(arrays, schema=schema)).createOrReplaceTempView(table.name)
     found = spark.sql(query).toArrow()
+    for table in made.tables:
+        spark.catalog.dropTempView(table.name)  # other tests share the session, and make an `orders` of their own
     schema = arrow_schema(made.views[0].columns)
     answer = zip(*(column.to_pylist() for column in found.columns), strict=True)
     return Counter(row for row, _, _ in updates_of(table_of(((row, 0, 1) for row in answer), schema)))
