@@ -81,7 +81,7 @@ class Database:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.touch(mode=0o600)  # what it tells is not for every user of the machine
-        database = self._connection = sqlite3.connect(self._path, LOCKED_S, check_same_thread=False)
+        database = self._connection = sqlite3.connect(self._path, timeout=LOCKED_S, check_same_thread=False)
         try:
             self._prepare(database)
         except sqlite3.Error:
