@@ -84,7 +84,10 @@ async def compare_beside(pod: WaltzPod, log: Waltz) -> None:
     try:
         for partition in range(PARTITIONS):
             numbers = (ReqId(1, 1, partition, number) for number in count())
-            hwm = (await link.ask(m.HighWaterMarkRequest(next(numbers)), WAIT_S)).txid
+            async with asyncio.timeout(WAIT_S):  # it may not have seen the partition yet
+                while isinstance(told := await link.ask(m.HighWaterMarkRequest(next(numbers)), WAIT_S), m.Reject):
+                    await asyncio.sleep(0.05)
+            hwm = told.txid
             assert hwm >= 0
             async for one in log.read(partition, 0, hwm + 1):
                 assert (await link.ask(m.TransactionDataRequest(next(numbers), one.id), WAIT_S)).result == one.data

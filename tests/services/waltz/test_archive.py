@@ -103,7 +103,7 @@ async def test_the_whole_history_is_read_after_the_storage_nodes_have_dropped_it
         async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
             await fill(client)
             await eventually(lambda: start(log) > 20, ANSWER_S)
-            assert await client.start(0) == start(log)
+            assert start(log) <= await client.start(0) <= start(log)  # it may move on meanwhile
             assert await read(client) == DATA
             assert (await client.get(0, 3)).data == DATA[3]
             assert await client.first(0) == 0
@@ -166,9 +166,10 @@ async def test_with_drop_retention_goes_on_while_the_store_is_away_and_readers_a
             store.away = True
             await fill(client)
             await eventually(lambda: start(log) > 20, ANSWER_S)
+            before = start(log)
             with pytest.raises(Trimmed) as told:
                 await client.get(0, 0)
-            assert told.value.first == start(log)
+            assert before <= told.value.first <= start(log)
             store.away = False
             await eventually(lambda: archived(log).end == 61, ANSWER_S)
             gap = await client.first(0)  # more may have been dropped before the archive had anything again
@@ -181,9 +182,10 @@ async def test_a_damaged_or_missing_piece_gives_no_row_and_says_why(tmp_path: Pa
     async with running_log(tmp_path, policy=KEPT, archive=store) as log:
         await log.settled()
         address = f"127.0.0.1:{log.servers[0].port}"
-        async with Waltz([address], patience=0.5) as client:
+        async with Waltz([address]) as client:
             await fill(client)
             await eventually(lambda: start(log) > 20, ANSWER_S)
+        async with Waltz([address], patience=0.5) as client:
             first, second, *_ = store.pieces()
             whole = first.read_bytes()
             flipped = bytearray(whole)
