@@ -1,6 +1,6 @@
 """Keys of a cluster of ours: single operations, a hundred watchers, and a long run of puts through snapshots.
 
-docs/specs/raft.md 19.3 and 20 A13. Nothing of npm's zmq-raft compares with keys; etcd's put is a row of `contest`.
+docs/specs/raft.md 19.3. Nothing of npm's zmq-raft compares with keys; etcd's put is a row of `contest`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The log beside plain Spark on JSON files, and views beside a plain stream (docs/specs/compute.md 21).
+"""The log beside plain Spark on JSON files, and views beside a plain stream (docs/specs/compute.md 18).
 
 Both have the same rows, the same Spark and the same cores. Runs of the two take turns, so that whatever else the
 machine does befalls both.

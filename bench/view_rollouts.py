@@ -1,4 +1,4 @@
-"""Rollouts of a ComputeCluster under changes of its table (docs/specs/compute.md 20): write gap, every tick compared.
+"""Rollouts of a ComputeCluster under changes of its table (docs/specs/compute.md 19): write gap, every tick compared.
 
 Some runs go wrong on purpose: the old pod is killed when the new one is to write, the operator is killed in the middle,
 or the rollout is aborted. Whoever may not write must leave no entry in any chain.

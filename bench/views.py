@@ -1,4 +1,4 @@
-"""Views in SQL under changes and SIGKILLs, each compared with plain Spark at every tick (docs/specs/compute.md 20).
+"""Views in SQL under changes and SIGKILLs, each compared with plain Spark at every tick (docs/specs/compute.md 19).
 
 Orders and customers are inserted, changed and deleted in two partitions of a log. `pavane sql run` keeps twelve views
 of them. Afterwards plain Spark evaluates each query over the rows that were there at each tick, read from nothing but

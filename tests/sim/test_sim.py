@@ -60,7 +60,7 @@ def test_a_seed_replays_exactly() -> None:
 
 
 def test_clocks_that_jump_by_twelve_hours_only_make_updates_expire() -> None:
-    """Row A15 of docs/specs/raft.md 20: nothing is written twice, whatever repeats come after whatever jumps (S6)."""
+    """Nothing is written twice, whatever repeats come after whatever jumps (S6)."""
     jumping = Scenario(voters=3, repeats=True, fault_pause_s=0.1, only=("jump_clock", "crash_leader"))
     worlds = [play(seed, jumping) for seed in range(8)]
     assert sum(writer.expired for world in worlds for writer in world.writers) > len(worlds)

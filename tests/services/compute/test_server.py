@@ -1,4 +1,4 @@
-"""A replica's port over real gRPC, with a scripted controller and a scripted engine (docs/specs/compute.md 19)."""
+"""A replica's port over real gRPC, with a scripted controller and a scripted engine (docs/specs/compute.md 2)."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -10,8 +10,8 @@ from pavane.raft.wire import AppendEntries, PvVote, PvVoteReply, RequestConfigRe
 from tests.services.raft.ensemble import IDENT, Ensemble, decoded, members
 
 ELECTION_MAX_S = 0.3
-ONE_WAY_S = 60.0  # docs/specs/raft.md 20, A7
-AWAY_S = 600.0  # A8
+ONE_WAY_S = 60.0
+AWAY_S = 600.0
 
 
 def led(voters: str = "abc") -> tuple[Ensemble, str, str, str]:
