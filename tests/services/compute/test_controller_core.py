@@ -282,8 +282,6 @@ def test_an_importer_holds_what_it_imports() -> None:
     assert c.core.collections["u1"].since == 29
     c.at("r0", 40, "u2")
     assert c.core.collections["u1"].since == 39
-    assert c.core.input_since("s1") == 39
-    assert c.core.input_since("s2") is None
 
 
 def test_nothing_is_allowed_to_write_before_the_token_and_then_view_by_view() -> None:

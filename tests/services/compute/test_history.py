@@ -179,7 +179,7 @@ def test_a_refused_command_changes_nothing(sequence: list[Command], command: Com
 @given(SEQUENCES, SEQUENCES, st.booleans())
 def test_reconciling_is_the_same_as_beginning_afresh(old: list[Command], new: list[Command], reuse: bool) -> None:
     _, former = accepted(old)
-    former.discard_peeks()
+    former.peeks.clear()
     former.initialized, former.allowed, former.configuration = False, None, {}
     _, wanted = accepted(new)
     fresh = wanted.commands()

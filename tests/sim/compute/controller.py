@@ -6,7 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pavane.compute.core.controller import Answered, ControllerCore, Effect, Ended, Hang, Send, Updates
-from pavane.compute.core.leading import (
+from pavane.compute.state.as_of import Stored, choose_as_of
+from pavane.compute.wire import DataflowDescription, Failure, SinkExport, SourceImport, Subscribe
+from tests.sim.compute.leading import (
     AllowSinks,
     CaughtUp,
     Exit,
@@ -16,9 +18,7 @@ from pavane.compute.core.leading import (
     PutToken,
     ReadDefinitions,
 )
-from pavane.compute.core.leading import Effect as Lead
-from pavane.compute.state.as_of import Stored, choose_as_of
-from pavane.compute.wire import DataflowDescription, Failure, SinkExport, SourceImport, Subscribe
+from tests.sim.compute.leading import Effect as Lead
 from tests.sim.kit.seeds import holds
 
 if TYPE_CHECKING:

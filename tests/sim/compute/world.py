@@ -6,7 +6,6 @@ from functools import partial
 
 from pavane.compute import transport
 from pavane.compute.core.controller import Send
-from pavane.compute.core.leading import Outcome
 from pavane.compute.wire import (
     Command,
     CreateInstance,
@@ -22,6 +21,7 @@ from pavane.compute.wire import (
     Token,
 )
 from tests.sim.compute.controller import Controller
+from tests.sim.compute.leading import Outcome
 from tests.sim.compute.replica import Replica
 from tests.sim.kit.scheduler import Scheduler
 from tests.sim.kit.seeds import holds

@@ -314,15 +314,6 @@ class ControllerCore:
         self._changed.update(self._collections)
         return self._done()
 
-    def input_since(self, id_: str) -> int | None:
-        """From which tick on a stored input must stay readable, ``None`` if nobody reads it."""
-        readers = [
-            collection.input_hold
-            for collection in self._collections.values()
-            if not collection.dropped and any(source.id == id_ for source in collection.description.sources)
-        ]
-        return min(readers, default=None)
-
     # ---- peeks
 
     def peek(

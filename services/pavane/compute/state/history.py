@@ -141,10 +141,6 @@ class History:
             ),
         )
 
-    def discard_peeks(self) -> None:
-        """Forget all peeks."""
-        self.peeks.clear()
-
     def _create(self, description: DataflowDescription) -> None:
         exports = description.exports
         if not exports or description.as_of == CLOSED:

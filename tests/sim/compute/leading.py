@@ -1,4 +1,4 @@
-"""Who leads a compute cluster: own generation against the catalog's, and the way to the right to write.
+"""Who leads the simulated compute cluster: own generation against the catalog's, and the way to the right to write.
 
 All of it is decided by compare-and-set in the catalog and in the tick log (docs/specs/compute.md 11); nothing counts
 before it was read back.
