@@ -170,7 +170,7 @@ class Binder:
                 return bound
         if isinstance(node, exp.Exists | exp.Subquery):
             self._places.no_select(node)
-        if isinstance(node, exp.AggFunc):
+        if isinstance(node, (*AGGREGATES, exp.Grouping)):
             self._places.refuse(
                 node, f"{node.sql(dialect='spark')} does not belong here", "Aggregates stand in SELECT and HAVING."
             )
@@ -479,5 +479,7 @@ _HANDLERS: Mapping[type[exp.Expr], str] = {
 
 KNOWN = (
     "+ - * / %, comparisons, AND OR NOT, IS NULL, IN (list), BETWEEN, LIKE, CASE, IF, COALESCE, NULLIF, CAST, ABS, "
-    "UPPER, LOWER, TRIM, LENGTH, SUBSTRING, CONCAT, ||, YEAR, MONTH, DAY, DATE '…'"
+    "UPPER, LOWER, TRIM, LENGTH, SUBSTRING, CONCAT, ||, YEAR, MONTH, DAY, DATE '…'; COUNT, SUM, AVG, MIN, MAX. "
+    "MIN of a condition says whether it is true of every row, MAX whether of any"
 )
+AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)

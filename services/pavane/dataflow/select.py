@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
+from pavane.dataflow.expressions import AGGREGATES, NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import Aggregate, Group, Inner, OrderBy, Plan, Select, Side, Top
 from pavane.dataflow.ports import DIFF, TIME, Column
 from pavane.dataflow.sources import ONE_PAIR, Joined, Plain, Relation, Sources, all_of, quoted, select_of
@@ -411,7 +411,7 @@ class _Grouping:
         if isinstance(node, exp.Column):
             self._places.refuse(node, f"column {node.name} is neither grouped nor aggregated",
                                 "Add it to GROUP BY, or take min or max of it.")  # fmt: skip
-        if not isinstance(node, exp.Count | exp.Sum | exp.Avg | exp.Min | exp.Max):
+        if not isinstance(node, AGGREGATES):
             return None
         known = self._aggregates.get(node)
         if known is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sqlglot import exp
 
-from pavane.dataflow.expressions import Bound, Places, as_double, cast
+from pavane.dataflow.expressions import AGGREGATES, Bound, Places, as_double, cast
 from pavane.dataflow.plan import Inner, Plan, Select, Side
 from pavane.dataflow.ports import TIME, Column
 from pavane.dataflow.sources import ONE_PAIR, quoted, select_of
@@ -21,7 +21,6 @@ RANKS = (exp.RowNumber, exp.Rank, exp.DenseRank)
 SHIFTS = (exp.Lag, exp.Lead)
 MADE = "made "
 """How names of columns begin that no SELECT may give."""
-ADDED = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
 FUNCTIONS = "ROW_NUMBER, RANK, DENSE_RANK, LAG, LEAD, COUNT, SUM, AVG, MIN, MAX"
 ROWS_MAX = 2**31 - 1
 """Of LAG, LEAD and the edges of frames: Spark counts them with 32 bits."""
@@ -113,7 +112,7 @@ class Beyond:
             if other.type not in (value.type, "NULL"):
                 self._places.refuse(node, f"{node.sql_name()} of {value.type} and {other.type}", "CAST one of them.")
             return type(node)(this=value.node, offset=offset.copy(), default=cast(other.node, value.type)), value.type
-        if not isinstance(node, ADDED) or isinstance(node.this, exp.Distinct):
+        if not isinstance(node, AGGREGATES) or isinstance(node.this, exp.Distinct):
             self._places.refuse(node, f"{node.sql(dialect='spark')} is no window function here", f"Known: {FUNCTIONS}.")
         if isinstance(node.this, exp.Star):
             return exp.Count(this=exp.Star()), "BIGINT"

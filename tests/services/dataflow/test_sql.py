@@ -60,6 +60,10 @@ def test_equal_queries_have_equal_plans() -> None:
         ("SELECT * FROM orders", 8, "* is not supported. Name the columns"),
         ("SELECT rand() AS r FROM orders", 8, "RAND() is not supported. Known: "),
         ("SELECT now() AS r FROM orders", 8, "is not supported"),
+        *(
+            (f"SELECT {name}(id > 1) AS r FROM orders", None, f"{name.upper()}(id > 1) is not supported. Known: ")
+            for name in ("bool_and", "bool_or", "every", "any", "some")
+        ),
         ("SELECT id, ntile(2) OVER (ORDER BY id) AS s FROM orders", 12, "NTILE(2) is no window function here"),
         (
             "SELECT id, row_number() OVER (PARTITION BY cents) AS s FROM orders",
