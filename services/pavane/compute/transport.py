@@ -24,7 +24,7 @@ OPTIONS: ChannelOptions = (
     ("grpc.compression_enabled_algorithms_bitset", 1),
 )
 SERVER_CONNECTIONS_MAX = 64  # those that drive a pod are few; without a limit strangers take all its descriptors
-HANDSHAKE_MS = 5000
+HANDSHAKE_MS = 5000  # of either end; nothing else notices a connection that goes silent before it
 IDLE_MS = 30_000  # a connection without a stream; streams are judged by their certificates, this ends the rest of them
 SERVER_OPTIONS: ChannelOptions = (
     *OPTIONS,
@@ -39,6 +39,7 @@ CLIENT_OPTIONS: ChannelOptions = (
     *OPTIONS,
     ("grpc.enable_http_proxy", 0),  # a pod's address is never behind a proxy of the environment
     ("grpc.enable_retries", 0),  # a stream is begun again by whoever drives it, with a new epoch
+    ("grpc.min_reconnect_backoff_ms", HANDSHAKE_MS),  # a try to connect is given up after it: gRPC would wait for 20 s
     ("grpc.use_local_subchannel_pool", 1),  # the back-off of a former channel must not delay this one
 )
 

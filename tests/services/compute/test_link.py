@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from pavane.compute import link as link_module
@@ -15,6 +16,7 @@ from pavane.compute.core.ports import Build, Drop, Read, Request
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.link import ReplicaLinks
 from pavane.compute.server import ReplicaServer
+from pavane.compute.transport import CLIENT_OPTIONS, HANDSHAKE_MS
 from pavane.compute.wire import CreateInstance, Epoch, Frontiers, Rows
 from pavane.runtime.certificates import Certificates
 from tests.services.compute.replicas import GENERATION, UUID, index
@@ -208,3 +210,25 @@ async def test_a_dropped_dataflow_is_not_told_to_a_replica_that_comes_later(worl
     world.links.carry_out(world.core.drop(["u1"]))
     await eventually(lambda: not world.core.collections)
     await replica.stop()
+
+
+async def test_a_connection_on_which_nobody_speaks_is_given_up_before_its_handshake() -> None:
+    name, quick_ms = "grpc.min_reconnect_backoff_ms", 200
+    options = dict(CLIENT_OPTIONS)
+    assert options[name] == HANDSHAKE_MS
+    taken: list[asyncio.StreamWriter] = []
+    twice = asyncio.Event()
+
+    def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(writer)
+        if len(taken) == 2:
+            twice.set()
+
+    async with await asyncio.start_server(take, HOST, 0) as silent:
+        port = silent.sockets[0].getsockname()[1]
+        quick = [*{**options, name: quick_ms}.items()]
+        async with grpc.aio.insecure_channel(f"{HOST}:{port}", options=quick) as channel:
+            channel.get_state(try_to_connect=True)
+            await twice.wait()
+        for writer in taken:
+            writer.transport.abort()
