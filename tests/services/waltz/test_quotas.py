@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import pavane
-from pavane.waltz.client import Unavailable
+from pavane.waltz.client import OutcomeUnknown, Unavailable
 from pavane.waltz.core.outputs import Resume
 from pavane.waltz.core.quotas import PAUSE_S, Quota, Quotas
 from pavane.waltz.core.server import ServerCore
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
-from tests.services.waltz.running import running_log
+from tests.services.waltz.running import ANSWER_S, running_log
 from tests.services.waltz.test_waltz_clients import Guarded, shown
 
 RATE = 20
@@ -74,22 +74,29 @@ def refused(guarded: Guarded) -> dict[str, float]:
 
 async def test_appends_beyond_a_quota_come_later_in_their_order(guarded: Guarded) -> None:
     async with await guarded.open("billing") as billing, await guarded.open("client") as client:
-        count = RATE + RATE // 2
-        appends = [asyncio.ensure_future(billing.append(0, b"%d" % number)) for number in range(count)]
-        assert [await client.append(1, b"mine") for _ in range(2 * RATE)] == list(range(2 * RATE))
-        assert await asyncio.gather(*appends) == list(range(count))
-        assert [each.data async for each in billing.read(0, 0, count)] == [b"%d" % number for number in range(count)]
-        assert refused(guarded)["too many appends/s"] >= 1
+        end, mine, more = 0, 0, RATE + RATE // 2
+        async with asyncio.timeout(ANSWER_S):
+            while not refused(guarded).get("too many appends/s"):  # a slow machine may earn them while they come
+                wanted = range(end, end := end + more)
+                appends = [asyncio.ensure_future(billing.append(0, b"%d" % number)) for number in wanted]
+                assert [await client.append(1, b"mine") for _ in wanted] == list(range(mine, mine := mine + more))
+                assert await asyncio.gather(*appends) == list(wanted)
+        assert [each.data async for each in billing.read(0, 0, end)] == [b"%d" % number for number in range(end)]
 
 
 async def test_who_does_not_wait_hears_why(guarded: Guarded) -> None:
     connection = guarded.connection(shown(guarded.clients, "bulk"))
     async with await pavane.connect_log("ledger", connection=connection) as bulk:
         assert await bulk.append(0, b"x" * 1_000_000) == 0
-    async with await pavane.connect_log("ledger", connection=connection, patience=1.0) as bulk:
-        with pytest.raises(Unavailable, match=r"bulk may append 1000 bytes/s to a server, and has done so: again in "):
-            await bulk.append(0, b"y")
-        assert await bulk.hwm(0) == 0  # questions are not counted
+    said, patience = "", 0.5
+    while "The last try" not in said:  # a slow machine has not sent it by then
+        patience *= 2
+        async with await pavane.connect_log("ledger", connection=connection, patience=patience) as bulk:
+            with pytest.raises((Unavailable, OutcomeUnknown)) as told:
+                await bulk.append(0, b"y")
+            assert await bulk.hwm(0) == 0  # questions are not counted
+        said = str(told.value)
+    assert "bulk may append 1000 bytes/s to a server, and has done so: again in " in said
 
 
 async def test_a_connection_too_many_is_refused_in_words(guarded: Guarded) -> None:

@@ -135,7 +135,9 @@ def test_a_process_that_ends_does_not_wait_for_a_store_that_is_silent() -> None:
         program = (
             "import asyncio; from pavane.waltz.aio.archive import Archive\n"
             f"try: asyncio.run(asyncio.wait_for(Archive('s3://logs/x', {options}).pieces(0), 0.1))\n"
-            "except TimeoutError: print('away')"
+            "except TimeoutError: print('away', flush=True)"
         )
-        run = [sys.executable, "-c", program]
-        assert subprocess.run(run, check=True, capture_output=True, timeout=15).stdout == b"away\n"
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"away\n"
+            assert process.wait(timeout=15) == 0
