@@ -148,16 +148,14 @@ async def _report_readiness(
         async for _ in changes(cluster, resource):
             changed.set()
 
-    async def until_ready() -> None:
-        while blockers(cluster, places):
-            changed.clear()
-            await changed.wait()
-
     with view:
         async with asyncio.TaskGroup() as group:
             followers = [group.create_task(follow(each)) for each in {"pods", *(place[0] for place in places)}]
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(until_ready(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    while blockers(cluster, places):
+                        changed.clear()
+                        await changed.wait()
             for each in followers:
                 each.cancel()
     waits = blockers(cluster, places)

@@ -65,7 +65,8 @@ async def events(
                 last = found
                 yield {"event": "pods", "data_str": found.model_dump_json(by_alias=True)}
             with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), LOOK_AT_REST_S if _at_rest(found) else LOOK_S)
+                async with asyncio.timeout(LOOK_AT_REST_S if _at_rest(found) else LOOK_S):
+                    await changed.wait()
     finally:
         watch.cancel()
         await asyncio.gather(watch, return_exceptions=True)

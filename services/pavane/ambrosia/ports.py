@@ -111,7 +111,8 @@ class BindingPort:
             sock = socket.socket()
             sock.setblocking(False)
             try:
-                await asyncio.wait_for(loop.sock_connect(sock, (self._host, self._ports[1])), LB_DIAL_S)
+                async with asyncio.timeout(LB_DIAL_S):
+                    await loop.sock_connect(sock, (self._host, self._ports[1]))
                 if sock.getsockname() != sock.getpeername():  # a port may meet itself
                     return sock
             except OSError:

@@ -235,7 +235,8 @@ class Server:
                     self._promoted.set()  # nobody needs to say so: whoever gets the lock leads
                     return True
                 with contextlib.suppress(TimeoutError):  # its first start is not over yet
-                    await asyncio.wait_for(self._stopped.wait(), FENCE_POLL_S)
+                    async with asyncio.timeout(FENCE_POLL_S):
+                        await self._stopped.wait()
                     return True
             else:
                 return False
@@ -359,7 +360,8 @@ class Server:
         while not self._promoted.is_set():
             await self._catch_up(runner, store, replay)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._promoted.wait(), FOLLOW_POLL_S)
+                async with asyncio.timeout(FOLLOW_POLL_S):
+                    await self._promoted.wait()
         store.tenure.generation = self._generation
         if self._fenced_at is None and not self.options.standby:
             self._fenced_at = asyncio.get_running_loop().time()
@@ -367,8 +369,7 @@ class Server:
         while True:
             await self._catch_up(runner, store, replay)
             try:
-                address = f"{self.options.address}:{self.options.port}"
-                meta = await asyncio.to_thread(store.lock, self._process, address)
+                meta = await asyncio.to_thread(store.lock, self._process, f"{self.options.address}:{self.options.port}")
             except FatalError as error:
                 if error.fatal is not Fatal.STORAGE:
                     raise

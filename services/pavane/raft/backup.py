@@ -73,8 +73,8 @@ async def back_up(
             elif loop.time() - heard_s > SILENCE_S:
                 raise Unreachable(seeds, SILENCE_S)
             with suppress(TimeoutError):
-                failure = await asyncio.wait_for(asyncio.shield(server.failure), LOOK_S)
-                raise BackupError(failure.reason)
+                async with asyncio.timeout(LOOK_S):
+                    raise BackupError((await asyncio.shield(server.failure)).reason)
     finally:
         await server.stop()
     manifest = await asyncio.to_thread(seal, folder, status.applied)

@@ -329,6 +329,24 @@ async def test_a_follower_replays_and_takes_over_from_the_writer_that_it_fences(
             assert isinstance(await late.error(), Superseded)
 
 
+async def test_a_follower_that_is_stopped_as_its_turn_comes_takes_nothing_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end was lost with Python 3.11: it led on, and nothing but a kill ended it."""
+    monkeypatch.setattr("pavane.ambrosia.server.FOLLOW_POLL_S", 3600.0)
+    async with running(options(tmp_path, generation=1)) as writer:
+        await writer.begin()
+        async with running(options(tmp_path, generation=2, read_only=True)) as follower:
+            await follower.binding.connect(follower.server)
+            assert (await follower.binding.record()).header.seq == -2
+            await until(lambda: follower.server._promoted._waiters, "it has read all there is")  # type: ignore[attr-defined]
+            follower.server.stop()
+            follower.server.promote()
+            async with asyncio.timeout(WAIT_S):
+                await asyncio.wait({follower.task})
+            assert not writer.task.done()
+
+
 async def test_a_follower_lags_by_what_its_application_has_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
