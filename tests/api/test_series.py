@@ -232,7 +232,7 @@ async def test_pods_are_read_again_and_again_and_a_new_one_in_a_pods_place_is_ma
         await created(api)
         async with Numbers().at(await pod(api, "q-server-g1-0")):
             answer = await told(api, "?step=1", lambda each: bool(values(each, "writes")))
-            assert values(answer, "write_time") == [pytest.approx(0.02)]
+            assert {round(one, 6) for one in values(answer, "write_time")} == {0.02}  # of a second, or of two
             assert values(answer, "lag")[-1] == 7
             assert values(answer, "memory")[-1] > 1e6
             assert answer["marks"] == []
