@@ -11,8 +11,9 @@ from e2e.conftest import RUNS
 from e2e.waiting import READY_S, eventually
 from e2e.writer import WARM_UP_WRITES, shown
 from pavane_api.kinds import RAFT_CLUSTERS
-from pavane_api.rollout.actions import undo
+from pavane_api.rollout.actions import Refused, undo
 from pavane_cli.commands.resources import is_current
+from pavane_operator.kube import Conflict
 
 STATES = ("CreatingNext", "Initializing", "CatchingUp", "CaughtUp", "Promoting", "Retiring")
 
@@ -59,7 +60,15 @@ async def test_a_generation_that_is_no_good_is_left_while_it_bakes_and_what_it_t
         costs = raft.platform.run("rollout", "diff", "raft/q", "--to", "1", "-n", raft.namespace).stdout
         assert "pods and volumes, for 1h" in costs
         await writer.more(WARM_UP_WRITES)
-        await undo(raft.kube, RAFT_CLUSTERS, raft.namespace, "q")
+
+        async def undone() -> bool:
+            try:
+                await undo(raft.kube, RAFT_CLUSTERS, raft.namespace, "q")
+            except (Refused, Conflict):  # a pod was slow to answer just now, or the status was written meanwhile
+                return False
+            return True
+
+        await eventually(undone, "the spec goes back")
         document = await raft.until(
             lambda item: is_current(item) and item["status"]["activeGeneration"] == 1, "generation 1 serves again"
         )

@@ -264,7 +264,10 @@ async def reads_beside(ledger: LogTest, log: Waltz) -> None:
     try:
         for partition in range(PARTITIONS):
             numbers = (ReqId(1, 1, partition, number) for number in count())
-            hwm = (await link.ask(m.HighWaterMarkRequest(next(numbers)), PATIENCE_S)).txid
+            async with asyncio.timeout(PATIENCE_S):  # it may not have seen the partition yet
+                while isinstance(told := await link.ask(m.HighWaterMarkRequest(next(numbers)), PATIENCE_S), m.Reject):
+                    await asyncio.sleep(0.05)
+            hwm = told.txid
             assert hwm >= 0
             async for one in log.read(partition, max(0, hwm - MORE), hwm + 1):
                 assert (await link.ask(m.TransactionDataRequest(next(numbers), one.id), PATIENCE_S)).result == one.data
