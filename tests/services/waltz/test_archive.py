@@ -87,6 +87,10 @@ def start(log: Log, server: int = 0) -> int:
     return log.servers[server].running.owned[0].first
 
 
+def small_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setitem(archiving.Archiver.__init__.__kwdefaults__ or {}, "piece_bytes", size)
+
+
 async def fill(client: Waltz, data: list[bytes] = DATA) -> None:
     for one in data:
         await client.append(0, one)
@@ -177,8 +181,11 @@ async def test_with_drop_retention_goes_on_while_the_store_is_away_and_readers_a
             assert await read(client, gap) == [b"first", *DATA][gap:]
 
 
-async def test_a_damaged_or_missing_piece_gives_no_row_and_says_why(tmp_path: Path) -> None:
+async def test_a_damaged_or_missing_piece_gives_no_row_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = Store(tmp_path / "archive")
+    small_pieces(monkeypatch, 10_000)  # else a store that is slow at first gets all in one
     async with running_log(tmp_path, policy=KEPT, archive=store) as log:
         await log.settled()
         address = f"127.0.0.1:{log.servers[0].port}"
@@ -360,7 +367,7 @@ async def test_a_partition_that_never_stops_growing_holds_up_no_other(
 ) -> None:
     """Of partition 0 a piece more is there whenever one was written."""
     store = Store(tmp_path / "archive")
-    monkeypatch.setitem(archiving.Archiver.__init__.__kwdefaults__ or {}, "piece_bytes", 1000)
+    small_pieces(monkeypatch, 1000)
     async with running_log(tmp_path, partitions=2, policy=KEPT, archive=store) as log:
         await log.settled()
         async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
