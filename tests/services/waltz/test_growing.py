@@ -212,6 +212,7 @@ async def test_an_adoption_takes_partitions_that_were_added_and_never_open(
     """They were never open, for a storage node was away; then the registry was lost."""
     async with running_log(tmp_path, partitions=2) as log:
         former = log.config
+        await log.settled()  # a partition that is not open yet never will be without the node
         async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
             assert await client.append(0, b"kept") == 0
         await log.stop_node(2)
