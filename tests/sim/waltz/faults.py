@@ -1,7 +1,9 @@
 """What goes wrong in a simulated log, at random: ends of processes, power cuts, cuts of the network, lost disks."""
 
+from pavane.waltz.state.store import Damaged
+from pavane.waltz.storage.directory import PartitionFiles
 from pavane.waltz.wire.blobs import UNRESOLVED
-from tests.sim.waltz.world import World
+from tests.sim.waltz.world import PARTITION, World
 
 GAP_S = (0.1, 1.5)
 BACK_S = (0.2, 4.0)
@@ -110,7 +112,8 @@ class Faults:
         world = self._world
         node = world.nodes[name]
         meta = world.meta
-        if meta is None or not node.up or node.max_txid < max(world.log, default=-1):
+        files = node.directory.partition(PARTITION) if node.directory is not None else None
+        if meta is None or files is None or node.max_txid < max(world.log, default=-1) or not whole(world, files):
             return False
         return any(
             state.address == name and (state.session, state.closing_hwm) == (meta.session, UNRESOLVED)
@@ -121,3 +124,19 @@ class Faults:
         """Empty the disk that is damaged still, so that the log can open."""
         for name in self._world.nodes:
             self._replace(name)
+
+
+def whole(world: World, files: PartitionFiles) -> bool:
+    """Whether a copy can be read from its beginning to its end, and is what anybody has seen."""
+    try:
+        for segment in files._segments:
+            txid = segment.first
+            while txid <= segment.last:
+                for record in segment.read(txid, 1000):
+                    known = world.log.get(record.txid)
+                    if known is not None and known != (record.reqid, record.data):
+                        return False
+                txid = segment.check(txid, 1 << 20)
+    except Damaged:
+        return False
+    return True

@@ -4,12 +4,11 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage.directory import Directory, PartitionFiles
 from pavane.waltz.storage.scrub import Scrub
 from pavane.waltz.wire.storage import CopyState
 from tests.sim.kit.seeds import holds
-from tests.sim.waltz.faults import BACK_S, Faults
+from tests.sim.waltz.faults import BACK_S, Faults, whole
 from tests.sim.waltz.world import NODES, PARTITION, SimNode, World
 
 SCRUB_S = (0.01, 0.06)
@@ -46,7 +45,7 @@ class Healing:
         if known is not directory or scrub is None:
             scrub, damages = Scrub(directory, PIECE_BYTES), directory.found_damaged
         self._scrubs[node.name] = directory, scrub, directory.found_damaged
-        self._judge(node, files)
+        self.judge(node, files)
         if directory.found_damaged != damages:
             for link in list(node.links):
                 link.node_ended()
@@ -56,7 +55,8 @@ class Healing:
         step = scrub.step
         node.thread.run(lambda: step() if node.directory is directory else None, lambda: None, lambda _: None)
 
-    def _judge(self, node: SimNode, files: PartitionFiles) -> None:
+    def judge(self, node: SimNode, files: PartitionFiles) -> None:
+        """Look at a copy: it is whole when it has just begun to count again."""
         before, state = self._states.get(node.name), files.state
         self._states[node.name] = state
         if state is CopyState.REBUILDING:
@@ -75,8 +75,9 @@ class Healing:
 class Rotting(Faults):
     """The same with rot anywhere, also in a node that runs; nobody empties a disk that says that it is damaged."""
 
-    def __init__(self, world: World, seconds: float) -> None:
+    def __init__(self, world: World, seconds: float, healing: Healing) -> None:
         super().__init__(world, seconds)
+        self._healing = healing
         self._kinds += [self._disk] * 3
 
     def _disk(self) -> None:
@@ -95,16 +96,12 @@ class Rotting(Faults):
             files = node.directory.partition(PARTITION) if node.directory is not None else None
             if files is None or files.max_txid < OLD:
                 return
+            self._healing.judge(node, files)  # before it rots anew
             rot(node, world.rng.randint(0, files.max_txid - OLD))
             if world.rng.random() < 0.5:
                 node.stop(power=False)
         self._spoiled = name
         world.scheduler.later(world.rng.uniform(*BACK_S), node.start)
-
-    def _copied(self, name: str) -> bool:
-        directory = self._world.nodes[name].directory
-        files = directory.partition(PARTITION) if directory is not None else None
-        return files is not None and files.available and super()._copied(name) and whole(self._world, files)
 
     def settle(self) -> None:
         """Nobody helps."""
@@ -182,19 +179,3 @@ def on_disk(node: SimNode) -> set[int]:
         if zlib.crc32(data[:-4]) == int.from_bytes(data[-4:], "big"):
             found.add(txid)
     return found
-
-
-def whole(world: World, files: PartitionFiles) -> bool:
-    """Whether a copy can be read from its beginning to its end, and is what anybody has seen."""
-    try:
-        for segment in files._segments:
-            txid = segment.first
-            while txid <= segment.last:
-                for record in segment.read(txid, 1000):
-                    known = world.log.get(record.txid)
-                    if known is not None and known != (record.reqid, record.data):
-                        return False
-                txid = segment.check(txid, 1 << 20)
-    except Damaged:
-        return False
-    return True

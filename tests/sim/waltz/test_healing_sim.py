@@ -24,7 +24,7 @@ def play_rotting(seed: int) -> Healing:
         patch.setattr(copying, "COPY_RECORDS", 7)  # so that a copy takes its time
         patch.setattr(directory, "REBUILT_MS", 0)  # so that a disk may rot as often as it likes
         healing = Healing(world, spoils=True)
-        faults = Rotting(world, RUN_S)
+        faults = Rotting(world, RUN_S, healing)
         world.scheduler.run(RUN_S)
         world.check()
         faults.check()

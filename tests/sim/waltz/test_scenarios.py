@@ -233,3 +233,20 @@ def test_a_server_beside_does_not_read_from_a_disk_that_was_set_back(stamps: boo
     story.restart("n2")
     stale = read_by(story, ("n2",), stamps=stamps)[0] == record(0).data
     assert stale is not stamps
+
+
+def test_a_node_that_has_noted_what_it_holds_and_starts_again_is_to_count_in_the_same_session() -> None:
+    story = Story()
+    first = session_of(1, nodes=("n0", "n1"))
+    story.go_on(first, first.start(0.0))
+    session = StoreSession(PARTITION, 1, NODES, ("n0", "n1"), attempt=1, switch_from=100.0)
+    assert story.go_on(session, session.start(0.0))[0] == [o.Opened(1, -1)]
+    story.go_on(session, session.append(0.0, [record(0)]))
+    story.go_on(session, session.node_up(0.0, "n2"))
+    assert story.files("n2").info.lwm == 0, "it has noted what was committed in this session"
+
+    story.go_on(session, session.node_down(0.0, "n2"))
+    story.restart("n2")
+    story.go_on(session, session.node_up(0.0, "n2"))
+    assert session.joining == {"n2": 0}
+    assert story.go_on(session, session.tick(100.0))[0] == [o.Closed("the replicas change")]

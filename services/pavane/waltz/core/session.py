@@ -384,11 +384,13 @@ class StoreSession(Joining):
                 yield None
             elif (yield from self._copy(replica, usher, self._replicas[usher].hwm)):
                 self._resolve()
-        if replica.hwm > self._resolved:
-            cut = yield from self._own(replica, s.Truncate, self._resolved, False)
+        # What it has noted in this session, before it failed and came back, is committed, and it notes nothing less.
+        known = max(self._resolved, info.lwm) if info.session == self.id else self._resolved
+        if replica.hwm > known:
+            cut = yield from self._own(replica, s.Truncate, known, False)
             replica.hwm = cut.txid
         # One that joins late begins where the log does, which this session may have trimmed beyond what it resolved.
-        yield from self._own(replica, s.SetLowWaterMark, max(self._resolved, replica.hwm), False)
+        yield from self._own(replica, s.SetLowWaterMark, max(known, replica.hwm), False)
         replica.stamped = True
         yield from self._catch_up(replica, self._resolved)
         if replica.rebuilding:
