@@ -25,7 +25,7 @@ class Healing:
     def __init__(self, world: World, *, spoils: bool) -> None:
         self._world = world
         self._spoils = spoils
-        self._scrubs: dict[str, tuple[Directory, Scrub, int]] = {}
+        self._scrubs: dict[str, tuple[Directory, Scrub]] = {}
         self._states: dict[str, CopyState] = {}
         self._spoiled: set[str] = set()
         self.healed = 0
@@ -41,14 +41,12 @@ class Healing:
         files = directory.partition(PARTITION) if directory is not None else None
         if directory is None or files is None:
             return
-        known, scrub, damages = self._scrubs.get(node.name, (None, None, 0))
+        known, scrub = self._scrubs.get(node.name, (None, None))
         if known is not directory or scrub is None:
-            scrub, damages = Scrub(directory, PIECE_BYTES), directory.found_damaged
-        self._scrubs[node.name] = directory, scrub, directory.found_damaged
+            scrub = Scrub(directory, PIECE_BYTES)
+        self._scrubs[node.name] = directory, scrub
         self.judge(node, files)
-        if directory.found_damaged != damages:
-            for link in list(node.links):
-                link.node_ended()
+        if node.tell_of_damage():
             return
         if self.idle.get(node.name, 0.0) > world.now:
             return

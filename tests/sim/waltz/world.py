@@ -47,6 +47,7 @@ class SimNode:
         self._waiting: list[tuple[Link, Any]] = []
         self._busy = False
         self._life = 0
+        self._found_damaged = 0
 
     @property
     def up(self) -> bool:
@@ -71,6 +72,7 @@ class SimNode:
             self.directory.assign([PARTITION])
             self.node = Node(self.directory, disk_reserve_bytes=0, fences=product.fences)
             self._life += 1
+            self._found_damaged = self.directory.found_damaged
             self._sync_marks(self._life)
 
     def stop(self, *, power: bool) -> None:
@@ -136,7 +138,17 @@ class SimNode:
             directory = self.directory
             if not self._busy:
                 directory.sync_marks()
+            self.tell_of_damage()
             self.world.scheduler.later(0.1, lambda: self._sync_marks(life))
+
+    def tell_of_damage(self) -> bool:
+        """Let owners ask again when a read or the scrub has found a copy damaged; whether one has."""
+        if self.directory is None or self.directory.found_damaged == self._found_damaged:
+            return False
+        self._found_damaged = self.directory.found_damaged
+        for link in list(self.links):
+            link.node_ended()
+        return True
 
 
 class SimServer:
