@@ -36,6 +36,7 @@ from bench import (
     waltz,
     waltz_chaos,
     waltz_rollouts,
+    waltz_soak,
     waltz_traces,
 )
 from bench.cluster import BenchError
@@ -72,6 +73,10 @@ BENCHMARKS: Mapping[str, tuple[Measuring, str]] = {
     "waltz-rollouts": (
         waltz_rollouts.measure,
         "a log's servers and storage rolled out under load (--runs 20)",
+    ),
+    "waltz-soak": (
+        waltz_soak.measure,
+        "a log that forgets, under appends, consumers, kills and rollouts (--minutes 60 --kills 100 --runs 10)",
     ),
     "waltz-traces": (waltz_traces.measure, "what spans cost the log"),
     "ambrosia": (ambrosia.measure, "immortals beside gRPC without resilience"),
@@ -160,12 +165,16 @@ def _arguments() -> tuple[list[str], Options]:
         help="of `raft-snapshots`, and transactions of `views-scale` (%(default)s)",
     )
     parser.add_argument(
-        "--minutes", type=float, default=defaults.minutes, help="of `views`, then come its kills (%(default)s)"
+        "--minutes",
+        type=float,
+        default=defaults.minutes,
+        help="of `waltz-soak`, and of `views`, then come its kills (%(default)s)",
     )
     parser.add_argument(
         "--engine", choices=("spark", "plain"), default=defaults.engine, help="of `views` (%(default)s)"
     )
     parser.add_argument("--rows", type=int, default=defaults.rows, help="of `views-scale` (%(default)s)")
+    parser.add_argument("--rate", type=int, default=defaults.rate, help="appends/s of `waltz-soak` (%(default)s)")
     found = parser.parse_args()
     strange = set(found.contestants) - contest.CONTESTANTS.keys()
     if strange:

@@ -9,7 +9,8 @@ class Options:
 
     ``resources``: how many the benchmark `operator` creates. ``contestants``, ``in_flight``, ``sizes``: what part of
     `contest` is run; no contestants are all. ``updates``: how many `raft-snapshots` makes and `views-scale` reads.
-    ``minutes``, ``engine``: of `views`, before its kills. ``rows``: of `views-scale`.
+    ``minutes``: of `waltz-soak`, and of `views` before its kills. ``engine``: of `views`. ``rows``: of `views-scale`.
+    ``rate``: appends a second of `waltz-soak`.
     """
 
     runs: int = 5
@@ -22,3 +23,4 @@ class Options:
     minutes: float = 5.0
     engine: str = "spark"
     rows: int = 10_000_000
+    rate: int = 2000

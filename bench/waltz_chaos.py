@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
@@ -88,7 +88,7 @@ class PodProxies(Proxies):
 
 async def measure(folder: Path, options: Options) -> list[Measure]:
     """Fail-overs one by one, then kills, stops and cuts at random; nothing may be lost, doubled or out of order."""
-    with running(folder, "--fast", str(_example(folder))) as cluster:
+    with running(folder, "--fast", str(example(folder, metadata={"sessionTimeout": SESSION}))) as cluster:
         await cluster.until_ready()
         async with cluster.client() as kube, logs(kube, cluster) as (log, fresh):
             oracle = Oracle(log)
@@ -129,12 +129,13 @@ def judged(verdict: Verdict) -> list[Measure]:
     ]
 
 
-def _example(folder: Path) -> Path:
-    """The example with a session that is as short as one may be."""
+def example(folder: Path, **spec: dict[str, str]) -> Path:
+    """The example with other fields in some parts of the log's spec."""
     documents = list(yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8")))
     for document in documents:
         if document["kind"] == WALTZ_CLUSTERS.kind:
-            document["spec"]["metadata"]["sessionTimeout"] = SESSION
+            for part, fields in spec.items():
+                document["spec"].setdefault(part, {}).update(fields)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "waltz.yaml"
     path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
@@ -180,11 +181,11 @@ async def _shake(kube: KubeClient, oracle: Oracle, kills: int) -> int:
     began, stops = time.monotonic(), 0
     going_on: set[asyncio.Task[None]] = set()
     for number in range(kills):
-        name, _ = await _signalled(kube, signal.SIGKILL)
+        name, _ = await signalled(kube, signal.SIGKILL)
         await kube.delete(PODS, name, NAMESPACE)  # another pod comes at once; this one would wait longer each time
         output.note(f"kill {number + 1} ({time.monotonic() - began:.0f} s, {oracle.count} appends): {name}")
         if number % STOPS_OF_KILLS == 0:
-            stopped, container = await _signalled(kube, signal.SIGSTOP)
+            stopped, container = await signalled(kube, signal.SIGSTOP)
             going_on.add(asyncio.create_task(_go_on(container)))
             stops += 1
             output.note(f"stop {stops}: {stopped}")
@@ -195,10 +196,10 @@ async def _shake(kube: KubeClient, oracle: Oracle, kills: int) -> int:
     return stops
 
 
-async def _signalled(kube: KubeClient, number: int) -> tuple[str, str]:
-    """Send a signal to a process of any pod of the log or its registry; return which."""
+async def signalled(kube: KubeClient, number: int, spared: Callable[[str], bool] = lambda _: False) -> tuple[str, str]:
+    """Send a signal to a process of any pod of the log or its registry that is not spared; return which."""
     while True:
-        found = [*(await containers_of(kube)).items()]
+        found = [each for each in (await containers_of(kube)).items() if not spared(each[0])]
         name, container = random.choice(found) if found else ("", "")
         if container and signal_container(container, number):
             return name, container

@@ -1,30 +1,40 @@
-"""Rollouts of a log's servers under load, then its storage nodes changed in place, more of them, and more partitions.
+"""Rollouts of a log's servers under load, then its storage nodes changed in place, more of them, more partitions, and
+another authority of its certificates.
 
-docs/specs/waltz.md 8.6, 13.9, 14.6.
+docs/specs/waltz.md 2.5, 8.6, 13.10, 14.6.
 
 The writers know what each transaction has to be, so whatever is lost, doubled or out of order shows.
 """
 
 import asyncio
+import base64
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from bench.cluster import BenchError, running
 from bench.options import Options
 from bench.report import Measure, greatest_of, median_of
-from bench.waltz_chaos import EXAMPLE, NAME, NAMESPACE, POLL_S, containers_of, judged, logs, until_settled
+from bench.waltz_chaos import NAME, NAMESPACE, POLL_S, containers_of, example, judged, logs, until_settled
 from bench.waltz_oracle import Oracle
 from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_api.rollout.actions import ACTIONS, act
 from pavane_cli import output
 from pavane_cli.commands.resources import changes, is_current
 from pavane_operator.kube import KubeClient
+from pavane_operator.kube.resources import SECRETS
+from pavane_operator.tls.certificates import Pair, new_authority, new_certificate
 
 GAP_MS, MEDIAN_MS = 1000.0, 300.0
 ROLLOUT_TIMEOUT_S = 180.0
 STORAGE = "ledger-storage-"
 CHANGED_CPU = "11m"
+SECRET = "shared"
+SPREAD_S = 15.0  # after which all pods use changed certificates: they look every 10 s
+LIFE = timedelta(days=2)
 GROWTH: tuple[dict[str, Any], ...] = ({"partitions": 16}, {"storage": {"nodes": 5}}, {"storage": {"nodes": 3}})
 
 
@@ -32,14 +42,18 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     """Roll out again and again, change the storage nodes, then read everything again."""
     gaps_ms: list[float] = []
     told_ms: list[float] = []
-    with running(folder, "--fast", str(EXAMPLE)) as cluster:
+    authorities = [new_authority(name, datetime.now(UTC), LIFE) for name in ("old", "new")]
+    secret = folder / "secret.yaml"
+    source = example(folder, tls={"mode": "Secret", "secretName": SECRET})
+    secret.write_text(yaml.safe_dump(_secret(authorities[0], *authorities)), encoding="utf-8")
+    with running(folder, "--fast", str(secret), str(source)) as cluster:
         await cluster.until_ready()
         async with cluster.client() as kube, logs(kube, cluster) as (log, fresh):
             oracle = Oracle(log)
             async with oracle.running():
                 for number in range(options.runs):
                     count, began = oracle.count, time.monotonic()
-                    told_ms.append(await _roll(kube))
+                    told_ms.append(await roll(kube))
                     await _appended(oracle)
                     ended = time.monotonic()
                     gaps_ms.append(oracle.longest_gap_s(began, ended) * 1000)
@@ -57,6 +71,14 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
                     await _appended(oracle)
                     output.note(f"{spec}: {time.monotonic() - began:.1f} s since the first change")
                 grown_ms = oracle.longest_gap_s(began, time.monotonic()) * 1000
+                began, count = time.monotonic(), oracle.count
+                for trusted in authorities, authorities[1:]:
+                    await kube.apply(SECRETS, _secret(authorities[1], *trusted), NAMESPACE, manager="bench", force=True)
+                    await asyncio.sleep(SPREAD_S)
+                    await _appended(oracle)
+                ended = time.monotonic()
+                rotated_ms = oracle.longest_gap_s(began, ended) * 1000
+                rate = (oracle.count - count) / (ended - began)
             verdict = await oracle.compare(fresh)
     return [
         median_of("longest gap of a partition in a rollout, median", "ms", gaps_ms, MEDIAN_MS),
@@ -65,11 +87,22 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
         greatest_of("writeGapMs of status.history, each", "ms", told_ms, GAP_MS),
         Measure("longest gap of a partition while storage is changed in place", in_place_ms, "ms"),
         Measure("longest gap of a partition while partitions and storage nodes are added and removed", grown_ms, "ms"),
+        Measure("longest gap of a partition while the authority is replaced", rotated_ms, "ms"),
+        Measure("appends a second meanwhile", rate, "/s"),
         *judged(verdict),
     ]
 
 
-async def _roll(kube: KubeClient) -> float:
+def _secret(signer: Pair, *trusted: Pair) -> dict[str, Any]:
+    """A certificate for the pods of the log, and the authorities that they are to trust."""
+    own = new_certificate(signer, ["all.example.org"], datetime.now(UTC), LIFE / 2)
+    files = {"tls.crt": own.certificate, "tls.key": own.key, "ca.crt": b"".join(one.certificate for one in trusted)}
+    data = {name: base64.b64encode(content).decode() for name, content in files.items()}
+    metadata = {"name": SECRET, "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": metadata, "data": data}
+
+
+async def roll(kube: KubeClient) -> float:
     """Roll out once; return the milliseconds without an append as the servers saw them."""
     before = (await kube.get(WALTZ_CLUSTERS, NAME, NAMESPACE))["status"]["activeGeneration"]
     await act(kube, WALTZ_CLUSTERS, NAMESPACE, NAME, ACTIONS["restart"])
