@@ -87,7 +87,7 @@ class StorageServer:
         except OSError:
             await self._disk.close()
             raise
-        self._scrubbing = asyncio.create_task(self._scrub(self._disk), name="waltz scrub")
+        self._scrubbing = asyncio.create_task(self._scrub(), name="waltz scrub")
 
     async def start_admin(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         """Listen for tools on a port of their own."""
@@ -98,13 +98,11 @@ class StorageServer:
         if self._disk is not None:
             await asyncio.shield(self._disk.failure)
 
-    async def _scrub(self, disk: "_Disk") -> None:
+    async def _scrub(self) -> None:
         """Check everything again and again, between what servers ask for."""
         while True:
             passes = self.scrub.passes
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            disk.call(self.scrub.step, partial(_resolve, done))
-            await done
+            await self._on_disk(self.scrub.step)
             self._tell_of_damage()
             await asyncio.sleep(self._scrub_s if self.scrub.passes == passes else self._scrub_pause_s)
 
@@ -168,11 +166,8 @@ class StorageServer:
 
     async def grow(self, partitions: int) -> None:
         """Make partitions that the cluster has by now. Raises ``OSError``."""
-        assert self._disk is not None  # noqa: S101 -- servers are served after the start
         while self.directory.partitions < partitions:
-            done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
-            self._disk.call(partial(self._grow, partitions), partial(_resolve, done))
-            if (error := await done) is not None:
+            if (error := await self._on_disk(partial(self._grow, partitions))) is not None:
                 raise error
 
     def _grow(self, partitions: int) -> OSError | None:
@@ -183,16 +178,19 @@ class StorageServer:
         return None
 
     async def _administer(self, request: Any) -> Any:
-        """In turn with what servers ask: the disk has one thread, so a batch under way is finished first."""
-        assert self._disk is not None  # noqa: S101 -- tools are served after servers
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._disk.call(partial(self._admin.execute, request), partial(_resolve, done))
-        answer = await done
+        answer = await self._on_disk(partial(self._admin.execute, request))
         if isinstance(request, s.SetAssigned) and request.assign and isinstance(answer, s.AdminSuccess):
             # An owner that has nothing to append would not notice that the replica has to be copied again.
             for stream in list(self.streams):
                 stream.hang_up("a partition was assigned")
         return answer
+
+    async def _on_disk(self, work: Callable[[], Any]) -> Any:
+        """Do it in turn with what servers ask: the disk has one thread, so a batch under way is finished first."""
+        assert self._disk is not None  # noqa: S101 -- nobody is served before the start
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._disk.call(work, partial(_resolve, done))
+        return await done
 
 
 class _Disk:

@@ -13,6 +13,7 @@ from typing import Any
 from pavane.waltz.core.connection import PARKED_MAX, Connection, kind_of
 from pavane.waltz.core.feed import ENDS, Feeds, batch_fault
 from pavane.waltz.core.outputs import AskOwner, Output, ReadMeta, ReadStorage, Reply
+from pavane.waltz.core.rounds import earliest
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.blobs import UNRESOLVED, PartitionMetadata
@@ -143,8 +144,7 @@ class Reader:
 
     def next_due(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        due = [self._due, self._parked[0][0] if self._parked else None]
-        return min((at for at in due if at is not None), default=None)
+        return earliest(self._due, self._parked[0][0] if self._parked else None)
 
     def tick(self, now: float) -> None:
         """Do what is due."""

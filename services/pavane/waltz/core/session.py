@@ -15,6 +15,7 @@ from pavane.waltz.core.joining import SWITCH_S, Joining
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, Reach, ReadMeta, WriteMeta
 from pavane.waltz.core.replica import Batch, Replica, Work, holders
 from pavane.waltz.core.retention import Change, Keeping
+from pavane.waltz.core.rounds import earliest
 from pavane.waltz.state import recovery
 from pavane.waltz.state.recovery import Info, Member, Verdict
 from pavane.waltz.wire import storage as s
@@ -216,8 +217,7 @@ class StoreSession(Joining):
         if self.ended:
             return due
         switch = self._switch_at if self.changing and self._phase != "reading" else None
-        dues = (due, self._rejoin_due, self._pause_due, switch)
-        return min((each for each in dues if each is not None), default=None)
+        return earliest(due, self._rejoin_due, self._pause_due, switch)
 
     @property
     def room(self) -> bool:

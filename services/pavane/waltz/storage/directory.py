@@ -114,9 +114,7 @@ class Directory:
             control, mark = self._slots(number)
             control.read()
             values = (-1, -1, -1, layout.FLAG_AVAILABLE | layout.FLAG_ASSIGNED)
-            control.write(*values)
-            self._control.sync()
-            control.synced()
+            control.put(*values)
             self._open[number] = self._partition(number, control, mark, values, True)
 
     def unassign(self, number: int, *, delete_files: bool) -> None:
@@ -174,7 +172,7 @@ class Directory:
             self._folder.folder(str(number)),
             number,
             self._key,
-            control=(self._control, control, values),
+            control=(control, values),
             marks=(self, mark, marked and self._marks_count),
             segment_bytes=self._segment_bytes,
             clock=self._clock,
@@ -231,7 +229,7 @@ class PartitionFiles:
         number: int,
         key: UUID,
         *,
-        control: tuple[File, Slots, Sequence[int]],
+        control: tuple[Slots, Sequence[int]],
         marks: tuple[Any, Slots, bool],
         segment_bytes: int,
         clock: Clock,
@@ -248,7 +246,7 @@ class PartitionFiles:
         self._segment_ms = -1
         """After which a segment is followed by a new one; -1: never for that."""
         self._clock = clock
-        self._control_file, self._control, values = control
+        self._control, values = control
         self.info = SessionInfo(values[0], values[1], values[2])
         self._flags = values[3]
         self._directory, self.mark_slots, marked = marks
@@ -436,17 +434,13 @@ class PartitionFiles:
         self.sync()
         self._segments[-1].sync_index()
         self._directory.sync_marks()
-        self._control.write(info.session, info.lwm, info.local_lwm, self._flags)
-        self._control_file.sync()
-        self._control.synced()
+        self._control.put(info.session, info.lwm, info.local_lwm, self._flags)
         self.info = info
 
     def set_available(self, available: bool) -> None:
         """Let the partition be used, or not, durably."""
         self._flags = self._flags & ~layout.FLAG_AVAILABLE | (layout.FLAG_AVAILABLE if available else 0)
-        self._control.write(self.info.session, self.info.lwm, self.info.local_lwm, self._flags)
-        self._control_file.sync()
-        self._control.synced()
+        self._control.put(self.info.session, self.info.lwm, self.info.local_lwm, self._flags)
 
     def give_up(self, *, delete_files: bool) -> None:
         """Forget that the partition was here; it is not to be used any more."""
@@ -461,9 +455,7 @@ class PartitionFiles:
 
     def _forget_session(self) -> None:
         for _ in range(2):  # both places, as in a fresh control file
-            self._control.write(-1, -1, -1, self._flags)
-            self._control_file.sync()
-            self._control.synced()
+            self._control.put(-1, -1, -1, self._flags)
         self.info = SessionInfo()
 
     def _remove_files(self) -> None:

@@ -65,6 +65,12 @@ class Slots(ReadSlots):
         self._file.overwrite(self._offset + self._place * self._size, data + _CRC.pack(zlib.crc32(data)))
         self.dirty = True
 
+    def put(self, *values: int) -> None:
+        """Write new values, durably."""
+        self.write(*values)
+        self._file.sync()
+        self.synced()
+
     def synced(self) -> None:
         """The file was synced: what was written last is what the next write must spare."""
         if self.dirty:

@@ -31,27 +31,31 @@ class MountState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MountRequest:
-    """Register at a partition and catch up from ``hwm``; ``net_seq`` tells a newer connection from an older one."""
+class Message:
+    """What all have but the busiest ones, which are NamedTuples."""
 
     reqid: ReqId
+
+
+@dataclass(frozen=True, slots=True)
+class MountRequest(Message):
+    """Register at a partition and catch up from ``hwm``; ``net_seq`` tells a newer connection from an older one."""
+
     hwm: int
     net_seq: int
 
 
 @dataclass(frozen=True, slots=True)
-class MountResponse:
+class MountResponse(Message):
     """The mount is done, or why not."""
 
-    reqid: ReqId
     state: MountState
 
 
 @dataclass(frozen=True, slots=True)
-class AppendRequest:
+class AppendRequest(Message):
     """Append ``data`` unless a lock was written after ``hwm``."""
 
-    reqid: ReqId
     hwm: int
     write: tuple[int, ...]
     read: tuple[int, ...]
@@ -61,42 +65,36 @@ class AppendRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedRequest:
+class FeedRequest(Message):
     """Feed from ``hwm`` + 1."""
 
-    reqid: ReqId
     hwm: int
 
 
 @dataclass(frozen=True, slots=True)
-class FeedData:
+class FeedData(Message):
     """A committed transaction; ``reqid`` is that of its append."""
 
-    reqid: ReqId
     txid: int
     header: int
 
 
 @dataclass(frozen=True, slots=True)
-class FeedSuspended:
+class FeedSuspended(Message):
     """The credit of a feed is used up."""
-
-    reqid: ReqId
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionDataRequest:
+class TransactionDataRequest(Message):
     """Fetch the payload of ``txid``."""
 
-    reqid: ReqId
     txid: int
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionDataResponse:
+class TransactionDataResponse(Message):
     """The payload, or a text that says why there is none."""
 
-    reqid: ReqId
     txid: int
     result: bytes | str
 
@@ -117,48 +115,39 @@ def begins(partition: int, first: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FlushRequest:
+class FlushRequest(Message):
     """Answer when every earlier append is resolved."""
 
-    reqid: ReqId
-
 
 @dataclass(frozen=True, slots=True)
-class FlushResponse:
+class FlushResponse(Message):
     """HWM after the flush; -1 if empty."""
 
-    reqid: ReqId
     txid: int
 
 
 @dataclass(frozen=True, slots=True)
-class LockFailure:
+class LockFailure(Message):
     """The append is refused; ``txid`` may have written under one of its locks."""
 
-    reqid: ReqId
     txid: int
 
 
 @dataclass(frozen=True, slots=True)
-class HighWaterMarkRequest:
+class HighWaterMarkRequest(Message):
     """Ask for the last committed txid."""
 
-    reqid: ReqId
-
 
 @dataclass(frozen=True, slots=True)
-class HighWaterMarkResponse:
+class HighWaterMarkResponse(Message):
     """The last committed txid; -1 if empty."""
 
-    reqid: ReqId
     txid: int
 
 
 @dataclass(frozen=True, slots=True)
-class CheckStorageRequest:
+class CheckStorageRequest(Message):
     """Ask which storage nodes the server can reach."""
-
-    reqid: ReqId
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,65 +159,55 @@ class StorageReachable:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckStorageResponse:
+class CheckStorageResponse(Message):
     """Storage nodes and whether they answered."""
 
-    reqid: ReqId
     nodes: tuple[StorageReachable, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AssignmentRequest:
+class AssignmentRequest(Message):
     """Ask which partitions are on the server."""
 
-    reqid: ReqId
-
 
 @dataclass(frozen=True, slots=True)
-class AssignmentResponse:
+class AssignmentResponse(Message):
     """Partitions on the server."""
 
-    reqid: ReqId
     partitions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AddPreferredRequest:
+class AddPreferredRequest(Message):
     """Ask the server to prefer partitions."""
 
-    reqid: ReqId
     partitions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AddPreferredResponse:
+class AddPreferredResponse(Message):
     """Whether it does."""
 
-    reqid: ReqId
     done: bool
 
 
 @dataclass(frozen=True, slots=True)
-class RemovePreferredRequest:
+class RemovePreferredRequest(Message):
     """Ask the server to prefer partitions no longer."""
 
-    reqid: ReqId
     partitions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RemovePreferredResponse:
+class RemovePreferredResponse(Message):
     """Whether it does."""
 
-    reqid: ReqId
     done: bool
 
 
 @dataclass(frozen=True, slots=True)
-class HealthRequest:
+class HealthRequest(Message):
     """Ask how the server's partitions are."""
-
-    reqid: ReqId
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,18 +219,16 @@ class PartitionHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthResponse:
+class HealthResponse(Message):
     """Partitions and whether they are healthy."""
 
-    reqid: ReqId
     partitions: tuple[PartitionHealth, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FeedBatchRequest:
+class FeedBatchRequest(Message):
     """Feed in batches from ``hwm`` + 1 as far as the credits go; -1 inlines every payload."""
 
-    reqid: ReqId
     hwm: int
     credit_items: int
     credit_bytes: int
@@ -275,10 +252,9 @@ class SharedItems(tuple[FeedItem, ...]):
 
 
 @dataclass(frozen=True, slots=True)
-class FeedBatch:
+class FeedBatch(Message):
     """Transactions ``first_txid``, ``first_txid`` + 1, …"""
 
-    reqid: ReqId
     first_txid: int
     server_hwm: int
     credit_items_left: int
@@ -288,19 +264,17 @@ class FeedBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedCredit:
+class FeedCredit(Message):
     """More credit for a feed."""
 
-    reqid: ReqId
     add_items: int
     add_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(Message):
     """A request of type ``request_type`` is refused; ``generation`` is the server's, -1 if unknown."""
 
-    reqid: ReqId
     request_type: int
     code: RejectCode
     detail: int
@@ -332,10 +306,9 @@ class AppendIdempotent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ViewRequest:
+class ViewRequest(Message):
     """Ask any server for the cluster; FLAG_CLIENT_ID asks for a client id too, FLAG_KEYS for another number."""
 
-    reqid: ReqId
     flags: int
 
 
@@ -359,10 +332,9 @@ class ViewServer:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class View(Message):
     """The cluster; ``version`` grows with every assignment, ``client_id`` is -1 unless one was asked for."""
 
-    reqid: ReqId
     cluster: str
     version: int
     partitions: int
@@ -371,19 +343,17 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class TrimRequest:
+class TrimRequest(Message):
     """Let the log begin with ``before``: what is below is given up for good, unless FLAG_DRY_RUN is set."""
 
-    reqid: ReqId
     before: int
     flags: int
 
 
 @dataclass(frozen=True, slots=True)
-class TrimResponse:
+class TrimResponse(Message):
     """The log began with ``former`` and begins with ``start`` now, durably, or would; it ends with ``hwm``."""
 
-    reqid: ReqId
     former: int
     start: int
     hwm: int
@@ -400,10 +370,9 @@ class ConsumerAction(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerRequest:
+class ConsumerRequest(Message):
     """Ask for or change the position of consumer ``name``; ``since`` tells it from others of its name before it."""
 
-    reqid: ReqId
     action: ConsumerAction
     name: str
     position: int
@@ -428,10 +397,9 @@ class ConsumerState:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerResponse:
+class ConsumerResponse(Message):
     """What was asked is done, durably; the log begins with ``first`` and ends with ``hwm``."""
 
-    reqid: ReqId
     first: int
     hwm: int
     consumers: tuple[ConsumerState, ...]

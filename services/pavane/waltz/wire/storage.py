@@ -50,6 +50,20 @@ OPEN_HEAD = Head(-1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """A message between server and storage node."""
+
+    head: Head
+
+
+@dataclass(frozen=True, slots=True)
+class AdminMessage:
+    """One of the admin port; an answer has the number of its request."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordHeader:
     """A record without its data."""
 
@@ -95,175 +109,154 @@ class StackLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class Open(Message):
     """First message: whose storage and how many partitions it must have."""
 
-    head: Head
     key: Uuid
     partitions: int
 
 
 @dataclass(frozen=True, slots=True)
-class LastSessionInfoRequest:
+class LastSessionInfoRequest(Message):
     """Ask what the last SET_LOW_WATER_MARK wrote."""
 
-    head: Head
     offline: bool
 
 
 @dataclass(frozen=True, slots=True)
-class LastSessionInfoResponse:
+class LastSessionInfoResponse(Message):
     """Persisted session id and low-water marks."""
 
-    head: Head
     session: int
     lwm: int
     local_lwm: int
 
 
 @dataclass(frozen=True, slots=True)
-class SetLowWaterMark:
+class SetLowWaterMark(Message):
     """Write a session id and low-water mark."""
 
-    head: Head
     lwm: int
     offline: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(Message):
     """Cut everything behind ``txid``; the answer is MaxTransactionIdResponse."""
 
-    head: Head
     txid: int
     offline: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class Append(Message):
     """Write records and sync them."""
 
-    head: Head
     records: tuple[Record, ...]
     offline: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Success:
+class Success(Message):
     """Done."""
-
-    head: Head
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Message):
     """Not done, and why."""
 
-    head: Head
     message: str | None
     stack: tuple[StackLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class RecordHeaderRequest:
+class RecordHeaderRequest(Message):
     """Ask for one record's header."""
 
-    head: Head
     txid: int
 
 
 @dataclass(frozen=True, slots=True)
-class RecordHeaderResponse:
+class RecordHeaderResponse(Message):
     """The header, if there is one."""
 
-    head: Head
     record: RecordHeader | None
 
 
 @dataclass(frozen=True, slots=True)
-class RecordRequest:
+class RecordRequest(Message):
     """Ask for one record."""
 
-    head: Head
     txid: int
 
 
 @dataclass(frozen=True, slots=True)
-class RecordResponse:
+class RecordResponse(Message):
     """The record, if there is one."""
 
-    head: Head
     record: Record | None
 
 
 @dataclass(frozen=True, slots=True)
-class MaxTransactionIdRequest:
+class MaxTransactionIdRequest(Message):
     """Ask for the last txid."""
 
-    head: Head
     offline: bool
 
 
 @dataclass(frozen=True, slots=True)
-class MaxTransactionIdResponse:
+class MaxTransactionIdResponse(Message):
     """The last txid; -1 if empty."""
 
-    head: Head
     txid: int
 
 
 @dataclass(frozen=True, slots=True)
-class RecordHeaderListRequest:
+class RecordHeaderListRequest(Message):
     """Ask for at most ``count`` headers from ``txid`` on."""
 
-    head: Head
     txid: int
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class RecordHeaderListResponse:
+class RecordHeaderListResponse(Message):
     """Headers up to the first that is absent."""
 
-    head: Head
     records: tuple[RecordHeader, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RecordListRequest:
+class RecordListRequest(Message):
     """Ask for at most ``count`` records from ``txid`` on."""
 
-    head: Head
     txid: int
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class RecordListResponse:
+class RecordListResponse(Message):
     """Records up to the first that is absent."""
 
-    head: Head
     records: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Retain:
+class Retain(Message):
     """Ours: the log begins with ``start``, so drop what is below; and say what ``bytes_max`` and ``age_ms_max`` leave.
 
     -1: no such limit.
     """
 
-    head: Head
     start: int
     bytes_max: int
     age_ms_max: int
 
 
 @dataclass(frozen=True, slots=True)
-class Retained:
+class Retained(Message):
     """A node has ``first`` to ``last`` in ``size`` bytes. By its files and clock the log may begin with ``wanted``."""
 
-    head: Head
     first: int
     last: int
     wanted: int
@@ -292,18 +285,16 @@ class CopyState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(Message):
     """Ours: tell how a copy is, after ``step``."""
 
-    head: Head
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class Repaired(Message):
     """How a copy is, what the last SET_LOW_WATER_MARK wrote, and what is wrong, for people."""
 
-    head: Head
     state: int
     session: int
     lwm: int
@@ -404,81 +395,71 @@ STORAGE_RESPONSES: Mapping[int, Table] = {
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSuccess:
+class AdminSuccess(AdminMessage):
     """Done."""
-
-    seq: int
 
 
 @dataclass(frozen=True, slots=True)
-class AdminFailure:
+class AdminFailure(AdminMessage):
     """Not done, and why."""
 
-    seq: int
     message: str | None
     stack: tuple[StackLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class AdminOpen:
+class AdminOpen(AdminMessage):
     """First message, with ``seq`` -1."""
 
-    seq: int
     key: Uuid
     partitions: int
 
 
 @dataclass(frozen=True, slots=True)
-class SetAvailable:
+class SetAvailable(AdminMessage):
     """Make partitions available or not."""
 
-    seq: int
     partitions: tuple[int, ...]
     available: bool
 
 
 @dataclass(frozen=True, slots=True)
-class SetAssigned:
+class SetAssigned(AdminMessage):
     """Assign partitions to the node or take them away, with their files."""
 
-    seq: int
     partitions: tuple[int, ...]
     assign: bool
     delete_files: bool
 
 
 @dataclass(frozen=True, slots=True)
-class AdminRecordListRequest:
+class AdminRecordListRequest(AdminMessage):
     """Ask for at most ``count`` records from ``txid`` on."""
 
-    seq: int
     partition: int
     txid: int
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class AdminRecordListResponse:
+class AdminRecordListResponse(AdminMessage):
     """Records up to the first that is absent."""
 
-    seq: int
     partition: int
     records: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSessionInfoRequest:
+class AdminSessionInfoRequest(AdminMessage):
     """Ask what the last SET_LOW_WATER_MARK wrote."""
 
-    seq: int
     partition: int
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSessionInfoResponse:
+class AdminSessionInfoResponse(AdminMessage):
     """Persisted session id and low-water marks."""
 
-    seq: int
     partition: int
     session: int
     lwm: int
@@ -486,25 +467,20 @@ class AdminSessionInfoResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsRequest:
+class MetricsRequest(AdminMessage):
     """Ask for metrics."""
-
-    seq: int
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsResponse:
+class MetricsResponse(AdminMessage):
     """Metrics as JSON."""
 
-    seq: int
     json: str
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionStatusRequest:
+class PartitionStatusRequest(AdminMessage):
     """Ask which partitions are assigned."""
-
-    seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,10 +492,9 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionStatusResponse:
+class PartitionStatusResponse(AdminMessage):
     """Assigned partitions."""
 
-    seq: int
     partitions: tuple[PartitionStatus, ...]
 
 
