@@ -21,7 +21,7 @@ INSTALL = {
     **{name: "install iproute2 (apt-get install --no-install-recommends iproute2)" for name in ("ip", "ss")},
     "zookeeper": "install ZooKeeper as Debian packages it (apt-get install --no-install-recommends zookeeper)",
     **{name: f"{BUILT}PAVANE_ENVTEST_ASSETS" for name in ("kube-apiserver", "etcd", "kube-controller-manager")},
-    **{name: f"{BUILT}PAVANE_ENVTEST_ASSETS" for name in ("kube-scheduler", "helm", "kind")},
+    **{name: f"{BUILT}PAVANE_ENVTEST_ASSETS" for name in ("kube-scheduler", "helm", "kind", "versitygw")},
 }
 
 

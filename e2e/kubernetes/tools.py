@@ -50,6 +50,7 @@ PROGRAMS = {
     "etcd": Program("etcd", "go.etcd.io/etcd/server/v3"),
     "helm": Program("helm", "helm.sh/helm/v4/cmd/helm"),
     "kind": Program("kind", "sigs.k8s.io/kind"),
+    "versitygw": Program("versitygw", "github.com/versity/versitygw/cmd/versitygw"),
     "kubelet": Program("kubernetes", "k8s.io/kubernetes/cmd/kubelet", default=False),
     "kubeadm": Program("kubernetes", "k8s.io/kubernetes/cmd/kubeadm", default=False),
     "kube-proxy": Program("kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", default=False),
