@@ -120,7 +120,9 @@ async def test_an_archive_that_is_not_whole_restores_nothing_and_says_why(tmp_pa
                 await restored(client, await archived(tmp_path / name, *ranges), last)
         with pytest.raises(ArchiveError, match=r"holds no log: .*it has archive"):
             await restored(client, Archive(f"file://{tmp_path}/late", {}))
-        with pytest.raises(WaltzError, match="has partition 3, and the log only 1"):
+        with pytest.raises(
+            WaltzError, match="has 4 partitions, and ledger was made with 1 and has 1: make it with as many as"
+        ):
             await restored(client, await archived(tmp_path / "more", (0, 9), partition=3))
         assert await client.hwm(0) == -1
         assert await restored(client, await archived(tmp_path / "gap"), {0: 3}) == [Restored(0, 0, 4)]

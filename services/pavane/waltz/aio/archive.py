@@ -27,6 +27,8 @@ TRIES_S, TRIES_MAX = timedelta(seconds=10), 3  # of what a store refuses for the
 STORES: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 OPTION_PREFIXES = ("aws_", "google_", "azure_")  # the library panics at others
 PIECES_KEPT = 4  # read last: a feed takes a thousand transactions of a piece at a time
+READS_MAX = 4  # pieces that are read at a time: each is in memory
+KEYS = "key-partitions-"  # name of an object without data, up to the number
 
 Result = TypeVar("Result")
 
@@ -50,8 +52,8 @@ class Archive:
         except ValueError as error:
             raise ArchiveError(f"{self.url}: {error}") from None
         self._local = Path(unquote(parts.path)) if parts.scheme == "file" else None
-        self._lately: OrderedDict[tuple[int, Piece], list[Record]] = OrderedDict()
-        self._reading = asyncio.Lock()
+        self._lately: OrderedDict[tuple[int, Piece], asyncio.Task[list[Record]]] = OrderedDict()
+        self._reading = asyncio.Semaphore(READS_MAX)
         foreign = [name for name in options if not name.lower().startswith(OPTION_PREFIXES)]
         if foreign:
             raise ArchiveError(f"{self.url}: option {foreign[0]} does not begin with aws_, google_ or azure_")
@@ -71,11 +73,20 @@ class Archive:
         except (BaseError, OSError, ValueError) as error:
             raise ArchiveError(f"{self.url}: {_words(error)}") from None
 
-    async def folders(self) -> list[str]:
-        """Return the names of the folders at the URL: those of a log are its partitions' numbers."""
+    async def contents(self) -> tuple[list[str], list[int]]:
+        """Return the names of the folders at the URL, and what ``note_keys`` was told.
+
+        The folders of a log are its partitions' numbers.
+        """
         async with self._asking("listing", ""):
             found = await _in_thread(self._store.list_with_delimiter)
-            return [path.rpartition("/")[2] for path in found["common_prefixes"]]
+            names = [each["path"].rpartition("/")[2] for each in found["objects"]]
+            keys = [int(name.removeprefix(KEYS)) for name in names if name.startswith(KEYS) and name[-1].isdecimal()]
+            return [path.rpartition("/")[2] for path in found["common_prefixes"]], keys
+
+    async def note_keys(self, partitions: int) -> None:
+        """Write over how many partitions the log spreads keys, which never changes."""
+        await self._write(f"{KEYS}{partitions}", b"")
 
     async def pieces(self, partition: int) -> list[Piece]:
         """Return the pieces of a partition, in no order."""
@@ -86,25 +97,34 @@ class Archive:
 
     async def put(self, partition: int, piece: Piece, data: bytes) -> None:
         """Write a piece, durably. One that is there already has these bytes."""
-        name = f"{partition}/{piece.name}"
+        await self._write(f"{partition}/{piece.name}", data)
+
+    async def _write(self, name: str, data: bytes) -> None:
         async with self._asking("writing", name):
             await _in_thread(lambda: self._store.put(name, data))
             if self._local is not None:
                 await asyncio.to_thread(_sync, self._local / name, self._local)
 
     async def read(self, partition: int, piece: Piece) -> list[Record]:
-        """Return the records of a piece; one that is damaged raises as well."""
+        """Return the records of a piece; one that is damaged raises as well. Who wants the same one shares it."""
         known = partition, piece
-        async with self._reading:
-            if known not in self._lately:
-                name = f"{partition}/{piece.name}"
-                async with self._asking("reading", name):
-                    data = await _in_thread(lambda: bytes(self._store.get(name).buffer()))
-                    _, self._lately[known] = await asyncio.to_thread(records_of, piece, data, partition)
-                while len(self._lately) > PIECES_KEPT:
-                    self._lately.popitem(last=False)
-            self._lately.move_to_end(known)
-            return self._lately[known]
+        if known not in self._lately:
+            self._lately[known] = task = asyncio.create_task(self._fetch(partition, piece), name="waltz archive piece")
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            while len(self._lately) > PIECES_KEPT:
+                self._lately.popitem(last=False)
+        self._lately.move_to_end(known)
+        return await asyncio.shield(self._lately[known])
+
+    async def _fetch(self, partition: int, piece: Piece) -> list[Record]:
+        name = f"{partition}/{piece.name}"
+        try:
+            async with self._reading, self._asking("reading", name):
+                data = await _in_thread(lambda: bytes(self._store.get(name).buffer()))
+                return (await asyncio.to_thread(records_of, piece, data, partition))[1]
+        except BaseException:
+            self._lately.pop((partition, piece), None)
+            raise
 
     @asynccontextmanager
     async def _asking(self, doing: str, name: str) -> AsyncIterator[None]:

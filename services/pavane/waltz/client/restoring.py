@@ -37,7 +37,7 @@ async def restore(log: Waltz, archive: Archive, last: Mapping[int, int]) -> Asyn
     if the log has others, and what ``append`` raises. After each of them it can be done again.
     """
     numbers = range(len(await log.partitions()))
-    await _check_partitions(archive, [*numbers], last)
+    await _check_partitions(log, archive, len(numbers), last)
     plans = {number: await _plan(archive, number, last.get(number)) for number in numbers}
     there = {number: await _there(log, number, plan.end) for number, plan in plans.items()}
     for number, plan in plans.items():
@@ -53,16 +53,18 @@ class _Plan:
     end: int
 
 
-async def _check_partitions(archive: Archive, there: Sequence[int], last: Mapping[int, int]) -> None:
-    folders = await archive.folders()
+async def _check_partitions(log: Waltz, archive: Archive, count: int, last: Mapping[int, int]) -> None:
+    folders, keys = await archive.contents()
     numbers = sorted(int(name) for name in folders if name.isdecimal())
     if not numbers:
         seen = f"; it has {', '.join(sorted(folders)[:10])}" if folders else ""
         raise ArchiveError(f"{archive.url} holds no log: give the folder of one, such as …/ledger-6ba7b810{seen}")
-    if numbers[-1] not in there:
+    made, most = await log.key_partitions(), max([numbers[-1] + 1, *keys])
+    if (keys and made not in keys) or count < most:
+        first = f"with {keys[0]}" if keys else "with as many as the former log was made with"
         raise WaltzError(
-            f"{archive.url} has partition {numbers[-1]}, and the log only {len(there)}: make it with as many as the "
-            "former log was made with, then let it grow to as many as that had in the end"
+            f"{archive.url} has {most} partitions, and {log.cluster} was made with {made} and has {count}: make it "
+            f"{first}, which say on which partition a key is, then let it grow to {most}"
         )
     if unknown := sorted(set(last) - set(numbers)):
         raise ArchiveError(f"{archive.url} has nothing of partition {unknown[0]}")

@@ -268,7 +268,11 @@ class Waltz:
 
         So locks of a key are checked in one partition only. Raises ``Unavailable``.
         """
-        return zlib.crc32(key.encode()) % await self._directory.key_partitions()
+        return zlib.crc32(key.encode()) % await self.key_partitions()
+
+    async def key_partitions(self) -> int:
+        """Return over how many partitions keys are spread: those that the log was made with. Raises ``Unavailable``."""
+        return await self._directory.key_partitions()
 
     def view(self, partition: int, apply: Callable[[Transaction], Awaitable[None] | None], *, from_: int = 0) -> View:
         """Follow the feed from ``from_`` on: ``async with log.view(0, apply) as view`` (see ``View``)."""

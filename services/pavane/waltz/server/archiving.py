@@ -16,9 +16,11 @@ from pavane.waltz.state.archived import Archived, Piece
 from pavane.waltz.storage.piece import cut
 from pavane.waltz.wire.storage import Record
 
-PIECE_BYTES = 8 * 1024 * 1024  # of data, after which a piece is cut: one at a time of a server is in memory
+PIECE_BYTES = 8 * 1024 * 1024  # of data, after which a piece is cut
+PIECES_MAX = 2  # that are cut and written at a time: each is in memory, twice
+LISTINGS_MAX = 8  # of partitions at a time: whoever takes over has many, and a slow one holds up no other
 DELAY_S = 300.0  # after which a smaller one is cut
-STEP_S = 1.0  # between two looks at the partitions, if none of them has more to be archived
+STEP_S = 1.0  # between two looks at a partition that has no more to be archived
 READ_RECORDS = 1000  # asked of a partition at a time
 READ_BYTES = 4 * 1024 * 1024  # of one answer from the archive, but one record at least
 READ_S = 30.0  # for records of a partition, which may be leaving
@@ -36,7 +38,8 @@ class _OtherLog(ArchiveError):
 class Archiver:
     """Archives the partitions that ``owned`` returns, for the log with ``key``; ``opened`` makes the archive.
 
-    It is made anew after each failure, so that other keys of the store count.
+    It is made anew after each failure, so that other keys of the store count. ``keys`` tells over how many partitions
+    the log spreads keys, 0 while that is not known.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Archiver:
         key: UUID,
         call: Call,
         owned: Callable[[], Sequence[Partition]],
+        keys: Callable[[], int],
         *,
         delay_s: float = DELAY_S,
         piece_bytes: int = PIECE_BYTES,
@@ -53,6 +57,10 @@ class Archiver:
         self._key = key
         self._call = call
         self._owned = owned
+        self._keys = keys
+        self._noted = False
+        self._followed: set[Partition] = set()
+        self._listings, self._pieces = asyncio.Semaphore(LISTINGS_MAX), asyncio.Semaphore(PIECES_MAX)
         self._delay_s = delay_s
         self._piece_bytes = piece_bytes
         self._archive: Archive | None = None
@@ -60,9 +68,17 @@ class Archiver:
 
     async def run(self) -> None:
         """Archive until it is cancelled; what cannot be done now is tried again."""
-        while True:
-            more = [await self._looked_at(partition) for partition in self._owned()]
-            if not any(more):
+        async with asyncio.TaskGroup() as group:
+            while True:
+                owned = set(self._owned())
+                for partition in owned - self._followed:
+                    group.create_task(self._follow(partition), name=f"waltz archive of partition {partition.number}")
+                self._followed = owned
+                await asyncio.sleep(STEP_S)
+
+    async def _follow(self, partition: Partition) -> None:
+        while partition in self._followed:
+            if not await self._looked_at(partition):
                 await asyncio.sleep(STEP_S)
 
     async def read(self, asked: ReadArchive) -> Sequence[Record] | None:
@@ -112,13 +128,9 @@ class Archiver:
         if partition.hwm is None or not partition.healthy:
             return False
         if not held.known:
-            pieces = await self._store().pieces(partition.number)
-            if not await self._are_ours(partition, pieces):
-                return False  # with the next look
-            held.listed(pieces, partition.first)
-            self._call(partition.archive_known)
-            held.waits_since = self._loop.time() - self._delay_s  # nobody knows for how long it has waited already
-            _count_from_now(partition, held)
+            async with self._listings:
+                if not await self._list(partition, held):
+                    return False  # with the next look
         if held.join(partition.first):
             _count_from_now(partition, held)
         if held.end > partition.hwm:
@@ -128,7 +140,22 @@ class Archiver:
             held.waits_since = now
         if _waiting_bytes(partition, held) < self._piece_bytes and now < held.waits_since + self._delay_s:
             return False
-        return await self._copy(partition, held)
+        async with self._pieces:
+            return await self._copy(partition, held)
+
+    async def _list(self, partition: Partition, held: Archived) -> bool:
+        """Learn what is there; false if that cannot be seen now."""
+        pieces = await self._store().pieces(partition.number)
+        if not await self._are_ours(partition, pieces):
+            return False
+        if not self._noted and (keys := self._keys()):
+            await self._store().note_keys(keys)
+            self._noted = True
+        held.listed(pieces, partition.first)
+        self._call(partition.archive_known)
+        held.waits_since = self._loop.time() - self._delay_s  # nobody knows for how long it has waited already
+        _count_from_now(partition, held)
+        return True
 
     async def _are_ours(self, partition: Partition, pieces: Sequence[Piece]) -> bool:
         """Whether what would count of ``pieces`` ends as the log does there; false if that cannot be seen now.
@@ -141,10 +168,10 @@ class Archiver:
         if last > hwm:
             text = f"has transactions up to {last} of partition {partition.number}, but the log ends with {hwm}"
         elif last >= partition.first and (piece := found.piece(last)) is not None:
-            archived = await self._store().read(partition.number, piece)
+            archived = (await self._store().read(partition.number, piece))[-1]
             if not (own := await self._records(partition, last, last)):
                 return False
-            if own[0] != archived[-1]:
+            if own[0] != archived:
                 text = f"has another transaction {last} of partition {partition.number} than the log"
         if text:
             raise _OtherLog(f"{self._store().url} {text}: it is not the archive of this log")

@@ -4,10 +4,10 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from pavane.runtime.adapter import CoreAdapter
 from pavane.runtime.certificates import refused_by
@@ -39,6 +39,7 @@ RETRY_S = 0.2
 METADATA_S = 5.0  # for one call; the store session tries again
 
 _logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class WaltzServer:
@@ -140,7 +141,7 @@ class WaltzServer:
         self._adapter.begin(self._hold_lease(), name="waltz lease")
         if self._archive is not None:
             call, key, delay_s = self._adapter.call, self.config.key, self._archive_delay_s
-            self._archiver = Archiver(self._archive, key, call, self._partitions, delay_s=delay_s)
+            self._archiver = Archiver(self._archive, key, call, self._partitions, self._keys, delay_s=delay_s)
             self._adapter.begin(self._archiver.run(), name="waltz archive")
 
     async def stop(self) -> None:
@@ -299,20 +300,16 @@ class WaltzServer:
         )
 
     async def _write_assignment(self, asked: o.WriteAssignment) -> None:
-        with suppress(MetadataError, TimeoutError):
-            async with asyncio.timeout(METADATA_S):
-                data = blobs.PARTITION_ASSIGNMENT.encode(asked.assignment)
-                await self.metadata.set(self._paths.servers, data, asked.version)
+        data = blobs.PARTITION_ASSIGNMENT.encode(asked.assignment)
+        await _tried(self.metadata.set(self._paths.servers, data, asked.version))
 
     async def _prefer(self, asked: o.Prefer) -> None:
         named, done = set(asked.request.partitions), False
         async with self._preferring:
             add = isinstance(asked.request, m.AddPreferredRequest)
             before, self._preferred = self._preferred, self._preferred | named if add else self._preferred - named
-            with suppress(MetadataError, TimeoutError):
-                async with asyncio.timeout(METADATA_S):
-                    if self._registered:
-                        done = await cluster.prefer(self.metadata, self.config, self._registered, self._descriptor())
+            if where := self._registered:
+                done = bool(await _tried(cluster.prefer(self.metadata, self.config, where, self._descriptor())))
             if not done:
                 self._preferred = before
         self.adapter.call(lambda _: self.running.preferred(asked.connection, asked.request, done=done))
@@ -323,10 +320,7 @@ class WaltzServer:
         return blobs.ServerDescriptor(self.running.server_id, host, int(port) or self.port, preferred)
 
     async def _next_client_id(self, asked: o.NextClientId) -> None:
-        number = -1
-        with suppress(MetadataError, TimeoutError):
-            async with asyncio.timeout(METADATA_S):
-                number = await cluster.next_id(self.metadata, self._paths.client_ids)
+        number = await _tried(cluster.next_id(self.metadata, self._paths.client_ids)) or -1
         self.adapter.call(lambda now: self.running.client_id(asked.connection, asked.seq, number))
 
     async def _ask_owner(self, asked: o.AskOwner) -> None:
@@ -344,6 +338,9 @@ class WaltzServer:
 
     def _partitions(self) -> list[Partition]:
         return list(self.running.owned.values())
+
+    def _keys(self) -> int:
+        return self.running.view.first_partitions if self.running.view is not None else 0
 
     async def _follow(self) -> None:
         """Tell the core of every change of the cluster."""
@@ -478,6 +475,14 @@ class WaltzServer:
         for client in [client for client in self._paused if self.running.may_read(client.number)]:
             self._paused.discard(client)
             client.pause_reading(False)
+
+
+async def _tried(work: Awaitable[T]) -> T | None:
+    """Return the answer of the metadata store; ``None`` if it gives none."""
+    with suppress(MetadataError, TimeoutError):
+        async with asyncio.timeout(METADATA_S):
+            return await work
+    return None
 
 
 def _consumer_metrics(labels: Mapping[str, str], one: Partition) -> Iterator[Metric]:
