@@ -98,7 +98,7 @@ async def test_a_partition_is_trimmed_by_who_may_delete_and_readers_are_told(api
 
 async def test_consumers_are_listed_waited_for_and_forgotten(api: Plane, cluster: Cluster) -> None:
     path = BASE.replace("partitions", "consumers")
-    assert (await api.http.get(path)).json() == {"items": []}
+    assert (await api.http.get(path)).json() == {"items": [], "unanswered": []}
     for data in (b"a", b"b", b"c"):
         await api.http.post(f"{BASE}/0/transactions", content=data)
     async with Waltz(cluster.addresses) as log:
@@ -114,6 +114,22 @@ async def test_consumers_are_listed_waited_for_and_forgotten(api: Plane, cluster
         assert (await api.http.delete(f"{path}/billing", headers=headers)).status_code == status
     assert (await api.http.delete(f"{path}/a%20b")).status_code == 422
     assert (await api.http.post(f"{BASE}/0/trim?before=2")).json()["first"] == 2
+
+
+async def test_a_partition_without_a_server_hides_no_consumer_of_another(api: Plane, cluster: Cluster) -> None:
+    path = BASE.replace("partitions", "consumers")
+    async with Waltz(cluster.addresses) as log:
+        await log.consumer("billing").start(0, 0)
+    cluster.move(1, owner=9)
+    found = (await api.http.get(path)).json()
+    assert ([one["name"] for one in found["items"]], found["unanswered"]) == (["billing"], [1])
+    for count in (1, 0):  # it may be in partition 1 as well: then retention waits for it still
+        answer = await api.http.delete(f"{path}/billing")
+        assert answer.status_code == 503
+        assert f"partition 1: billing was removed from {count} others" in answer.json()["detail"]
+    assert (await api.http.get(path)).json() == {"items": [], "unanswered": [1]}
+    cluster.move(1, owner=1)
+    assert (await api.http.delete(f"{path}/billing")).status_code == 404
 
 
 async def test_the_partition_of_an_immortal_is_its_own(api: Plane, cluster: Cluster) -> None:

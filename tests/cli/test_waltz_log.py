@@ -113,6 +113,11 @@ async def test_consumers_are_shown_waited_for_and_forgotten(tmp_path: Path) -> N
         with pytest.raises(UserError, match="no consumer audit") as caught:
             await waltz(cluster, "consumers", "--remove", "audit")
         assert caught.value.code is ExitCode.NOT_FOUND
+        cluster.move(1, owner=9)
+        typed = ["waltz", "consumers", "--no-tls", "--servers", ",".join(cluster.addresses)]
+        result = await asyncio.to_thread(CliRunner().invoke, app, typed)
+        assert result.exit_code == 0
+        assert result.stderr == "nobody answers for partition 1: who reads it is not known\n"
 
 
 async def test_a_conflict_has_an_exit_code_of_its_own_and_says_what_to_do() -> None:

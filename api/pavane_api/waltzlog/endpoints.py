@@ -181,7 +181,10 @@ async def trim(
     "/consumers", operation_id="list_consumers", response_model=LogConsumers, responses=responses(problems.NotFound)
 )
 async def consumers(control: Shared, _: MayGet, namespace: str, name: str) -> LogConsumers:
-    """List the consumers of all partitions: how far they are, and for whom retention waits."""
+    """List the consumers of all partitions: how far they are, and for whom retention waits.
+
+    Those for which nobody answers are named in `unanswered`.
+    """
     async with control.waltz.of(namespace, name) as log:
         return await service.consumers(log)
 
@@ -190,7 +193,10 @@ async def consumers(control: Shared, _: MayGet, namespace: str, name: str) -> Lo
     "/consumers/{consumer}", operation_id="remove_consumer", status_code=204, responses=responses(problems.NotFound)
 )
 async def remove_consumer(control: Shared, _: MayDelete, namespace: str, name: str, consumer: ConsumerName) -> None:
-    """Forget a consumer in all partitions: nothing waits for it any more. It is told so when it returns."""
+    """Forget a consumer in all partitions: nothing waits for it any more. It is told so when it returns.
+
+    503 names the partitions for which nobody answers: it is removed from the others.
+    """
     async with control.waltz.of(namespace, name) as log:
         await service.forget(log, consumer)
 

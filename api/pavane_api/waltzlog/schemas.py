@@ -150,3 +150,5 @@ class LogConsumers(Document):
 
     items: list[LogConsumer]
     """By partition and name."""
+    unanswered: list[int]
+    """Partitions for which nobody answers, so that it is not known who reads them."""

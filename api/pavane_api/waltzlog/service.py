@@ -2,7 +2,8 @@
 
 import asyncio
 
-from pavane.waltz.client import NotFound, PartitionInfo, Rejected, Unavailable, Waltz
+from pavane.waltz.client import ConsumerInfo, NotFound, PartitionInfo, Rejected, Unavailable, Waltz
+from pavane.waltz.client.directory import PASSING
 from pavane_api.waltzlog.schemas import LogConsumer, LogConsumers, LogPartitions, Partition, TrimmedPartition
 
 
@@ -26,14 +27,33 @@ async def trimmed(log: Waltz, partition: int, before: int, *, dry_run: bool, for
 
 
 async def consumers(log: Waltz) -> LogConsumers:
-    """Ask all partitions. Raises ``Unavailable``."""
-    found = await asyncio.gather(*map(log.consumers, range(len(await log.partitions()))))
-    return LogConsumers(items=[LogConsumer.of(one) for some in found for one in some])
+    """Ask all partitions together; those for which nobody answers are named."""
+
+    async def ask(info: PartitionInfo) -> list[ConsumerInfo] | None:
+        try:
+            return await log.consumers(info.partition) if info.server else None
+        except Unavailable:
+            return None
+        except Rejected as error:
+            if error.code not in PASSING:
+                raise
+            return None
+
+    found = await asyncio.gather(*map(ask, (await log.partitions()).values()))
+    unanswered = [partition for partition, some in enumerate(found) if some is None]
+    return LogConsumers(items=[LogConsumer.of(one) for some in found for one in some or ()], unanswered=unanswered)
 
 
 async def forget(log: Waltz, name: str) -> None:
-    """Remove a consumer from all partitions. Raises ``NotFound``, ``Unavailable``."""
-    held = [one.partition for one in (await consumers(log)).items if one.name == name]
-    if not held:
+    """Remove a consumer from all partitions. Raises ``NotFound``; ``Unavailable`` if not all could be asked."""
+    found = await consumers(log)
+    held = [one.partition for one in found.items if one.name == name]
+    if not held and not found.unanswered:
         raise NotFound(f"the log has no consumer {name}")
     await asyncio.gather(*map(log.consumer(name).remove, held))
+    if found.unanswered:
+        named = ", ".join(map(str, found.unanswered))
+        raise Unavailable(
+            f"nobody answers for partition {named}: {name} was removed from {len(held)} others. Remove it again when "
+            "that has its server"
+        )

@@ -202,14 +202,8 @@ def consumers(
     found = run(ask())
     rows = [
         (
-            *(
-                one.partition,
-                one.name,
-                one.position,
-                one.lag,
-                output.span(one.lag_seconds),
-                output.span(one.idle_seconds),
-            ),
+            *(one.partition, one.name, one.position, one.lag),
+            *(output.span(one.lag_seconds), output.span(one.idle_seconds)),
             "" if one.held_seconds is None else output.span(one.held_seconds) + " (stuck)" * one.stuck,
             one.who,
         )
@@ -217,6 +211,8 @@ def consumers(
     ]
     titles = "PARTITION", "CONSUMER", "POSITION", "LAG", "BEHIND", "SEEN", "HOLDS", "WHO"
     output.listing(found.model_dump(mode="json", by_alias=True), titles, rows, form)
+    if found.unanswered:
+        output.note(f"nobody answers for partition {', '.join(map(str, found.unanswered))}: who reads it is not known")
 
 
 async def _partitions(reach: WaltzReach) -> list[Partition]:
