@@ -124,8 +124,11 @@ class Beyond:
         if not value.type.startswith(("BIGINT", "DECIMAL")) or (isinstance(node, exp.Avg) and value.type != "BIGINT"):
             text = f"over a window {node.sql_name()} does not take {value.type}"
             self._places.refuse(node, text, "Sums take BIGINT and DECIMAL, averages BIGINT.")
-        kind = f"DECIMAL(38,{value.type.rpartition(',')[2]}" if value.type.startswith("DECIMAL") else "BIGINT"
-        return type(node)(this=value.node), "DOUBLE" if isinstance(node, exp.Avg) else kind
+        if isinstance(node, exp.Avg):
+            return exp.Avg(this=value.node), "DOUBLE"
+        if value.type == "BIGINT":
+            return _whole_sum(value.node), "BIGINT"
+        return exp.Sum(this=value.node), f"DECIMAL(38,{value.type.rpartition(',')[2]}"
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
@@ -187,14 +190,20 @@ class Beyond:
                 node.args["order"].set("expressions", [*node.args["order"].expressions, *(a.copy() for a in apart)])
             if isinstance(node.this, exp.Avg):
                 parts = [node.copy(), node.copy()]
-                for part, function in zip(parts, (exp.Sum, exp.Count), strict=True):
-                    part.set("this", function(this=node.this.this.copy()))
-                total, count = (as_double(Bound(part, "BIGINT")) for part in parts)
+                parts[0].set("this", _whole_sum(node.this.this))
+                parts[1].set("this", exp.Count(this=node.this.this.copy()))
+                total = as_double(Bound(parts[0], "DECIMAL(38,0)"))
+                count = as_double(Bound(parts[1], "BIGINT"))
                 node = exp.Div(
                     this=total, expression=exp.Nullif(this=count, expression=cast(exp.Literal.number(0), "DOUBLE"))
                 )
             made.append(("", Bound(node, kind)))
         return select_of([*kept, *made], None)
+
+
+def _whole_sum(value: exp.Expr) -> exp.Expr:
+    """Return the sum of whole numbers. In between it may be out of range, which engines notice of a BIGINT or not."""
+    return exp.Sum(this=cast(value.copy(), "DECIMAL(19,0)"))
 
 
 def rebased(bound: Bound, known: Mapping[str, str]) -> Bound:
