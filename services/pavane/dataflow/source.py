@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pavane.dataflow import arrowrows, jsonrows
+from pavane.dataflow.decoding import decoded
 from pavane.dataflow.entries import CHAIN_HEADER
 from pavane.dataflow.log import Log, Transaction
-from pavane.dataflow.ports import DIFF, TIME, BadRow, BadRowError, Binding, Format, Mode, Table
+from pavane.dataflow.ports import DIFF, TIME, BadRow, BadRowError, Binding, Mode, Table
 from pavane.dataflow.tracing import Tracing
 from pavane.dataflow.types import arrow_schema
 
@@ -39,71 +39,19 @@ class Decoding:
         schema = arrow_schema(table.columns)
         if table.diff:
             schema = schema.append(pa.field(DIFF, pa.int64()))
-        match table.format:
-            case Format.RAW:
-                rows, counts = self._raw(schema, transactions)
-            case Format.JSON:
-                rows, counts = self._json(table, schema, partition, transactions, times)
-            case Format.ARROW:
-                rows, counts = self._arrow(table, schema, partition, transactions, times)
+
+        def keep(transaction: Transaction, problem: str) -> bool:
+            place = bisect_left(transactions, transaction.id, key=lambda each: each.id)
+            return self._kept(table, partition, transaction, times[place], problem)
+
+        needed = (DIFF,) if table.diff else table.key
+        made = decoded(table.format, schema, transactions, keep, needed)
+        rows, counts = made.table, made.counts
         each = [time for time, count in zip(times, counts, strict=True) for _ in range(count)]
         if not table.diff:
             rows = rows.append_column(DIFF, pa.repeat(pa.scalar(1, pa.int64()), rows.num_rows))
         rows = rows.append_column(TIME, pa.array(each, pa.uint64()))
         return rows.select([*(column.name for column in table.columns), TIME, DIFF])
-
-    def _raw(self, schema: pa.Schema, transactions: Sequence[Transaction]) -> tuple[pa.Table, list[int]]:
-        held = {
-            "header": [transaction.header for transaction in transactions],
-            "data": [transaction.data for transaction in transactions],
-        }
-        arrays = [pa.array(held[field.name], field.type) for field in schema]
-        return pa.table(arrays, schema=schema), [1] * len(transactions)
-
-    def _json(
-        self, table: Table, schema: pa.Schema, partition: int, transactions: Sequence[Transaction], times: list[int]
-    ) -> tuple[pa.Table, list[int]]:
-        needed = (DIFF,) if table.diff else table.key
-        quick = jsonrows.fast([transaction.data for transaction in transactions], schema)
-        if quick is not None and not any(quick[0].column(name).null_count for name in needed):
-            return quick
-        places = [schema.get_field_index(name) for name in needed]
-        rows, counts = [], []
-        for transaction, time in zip(transactions, times, strict=True):
-            count = 0
-            for document in jsonrows.documents(transaction.data):
-                values, problem = jsonrows.fitted(document, schema)
-                for place in places:
-                    if values[place] is None:
-                        problem = problem or f"column {schema[place].name!r}: it has no value"
-                if problem and not self._kept(table, partition, transaction, time, problem):
-                    continue
-                rows.append(values)
-                count += 1
-            counts.append(count)
-        return pa.table(jsonrows.arrays(rows, schema), schema=schema), counts
-
-    def _arrow(
-        self, table: Table, schema: pa.Schema, partition: int, transactions: Sequence[Transaction], times: list[int]
-    ) -> tuple[pa.Table, list[int]]:
-        parts, counts = [schema.empty_table()], []
-        for transaction, time in zip(transactions, times, strict=True):
-            record = arrowrows.read(transaction.data, schema)
-            for name in (DIFF,) if table.diff else table.key:
-                for row in pc.indices_nonzero(record.table.column(name).is_null()).to_pylist():
-                    record.problems.setdefault(row, f"column {name!r}: it has no value")
-            left_out = [
-                row
-                for row, problem in sorted(record.problems.items())
-                if not self._kept(table, partition, transaction, time, problem)
-            ]
-            part = record.table
-            if left_out:
-                rows = pa.array(range(part.num_rows), pa.int64())
-                part = part.filter(pc.invert(pc.is_in(rows, pa.array(left_out, pa.int64()))))
-            parts.append(part)
-            counts.append(part.num_rows)
-        return pa.concat_tables(parts), counts
 
     def _kept(self, table: Table, partition: int, transaction: Transaction, time: int, problem: str) -> bool:
         """Take note of a bad row; whether what could be read of it counts, NULL where it does not fit."""

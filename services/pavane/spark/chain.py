@@ -15,9 +15,9 @@ from typing import Any
 from uuid import uuid4
 
 from pavane.dataflow.log import Transaction
+from pavane.dataflow.ports import Format
 from pavane.spark.errors import ChainError
 from pavane.spark.log import BlockingLog
-from pavane.spark.options import Format
 from pavane.waltz.errors import Conflict, OutcomeUnknown
 
 CHAIN_HEADER = 0x50564348  # "PVCH". Applications number their own records from 0.

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pavane.dataflow.ports import Format
 from pavane.dataflow.rows import stream_of
 from pavane.spark.errors import MalformedRecordError
-from pavane.spark.options import Format
 from pavane.spark.schema import PLACES
 
 RECORD_BYTES = 512 * 1024  # Of a packed record: rows above it begin the next one.

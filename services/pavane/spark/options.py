@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from pavane.dataflow.ports import Format, Mode
 from pavane.spark.errors import OptionError
 
 PARTITION_MAX = 65_535  # A list such as `0-999999999` must not fill memory before the log is asked.
@@ -13,22 +14,6 @@ E = TypeVar("E", bound=StrEnum)
 
 NAME_CHARS_MAX = 200  # Names of chains and writers stand in every entry of a chain.
 HEADER_MIN, HEADER_MAX = -(2**31), 2**31 - 1
-
-
-class Format(StrEnum):
-    """What the data of a transaction is."""
-
-    RAW = "raw"
-    JSON = "json"
-    ARROW = "arrow"
-
-
-class Mode(StrEnum):
-    """What becomes of a record that does not fit the schema, as in Spark's own sources."""
-
-    PERMISSIVE = "PERMISSIVE"
-    DROPMALFORMED = "DROPMALFORMED"
-    FAILFAST = "FAILFAST"
 
 
 class Delivery(StrEnum):

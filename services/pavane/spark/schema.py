@@ -10,16 +10,12 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from pavane.dataflow.ports import Format
 from pavane.spark.errors import OptionError
-from pavane.spark.options import Format, ReadOptions
+from pavane.spark.options import ReadOptions
 
 RAW_SCHEMA = "partition INT, txid BIGINT, header INT, data BINARY"
-PLACES: dict[str, pa.DataType] = {
-    "partition": pa.int32(),
-    "txid": pa.int64(),
-    "seq": pa.int32(),
-    "header": pa.int32(),
-}
+PLACES: dict[str, pa.DataType] = {"partition": pa.int32(), "txid": pa.int64(), "seq": pa.int32(), "header": pa.int32()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pavane.dataflow.ports import Format
 from pavane.spark.errors import OptionError
-from pavane.spark.options import Delivery, Format, WriteOptions, read_options, write_options
+from pavane.spark.options import Delivery, WriteOptions, read_options, write_options
 from pavane.spark.schema import RAW_SCHEMA, arrow_schema, check_written, columns
 
 

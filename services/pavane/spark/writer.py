@@ -14,11 +14,12 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from pavane.dataflow.ports import Format
 from pavane.spark import chain as chains
 from pavane.spark.encode import Packer, Record
 from pavane.spark.errors import OptionError, WaltzSourceError
 from pavane.spark.log import Appender, BlockingLog, connect
-from pavane.spark.options import Delivery, Format, WriteOptions
+from pavane.spark.options import Delivery, WriteOptions
 
 
 @dataclass
