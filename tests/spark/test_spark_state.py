@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pavane.dataflow.chain import Chain
+from pavane.dataflow.deltas import Sums
 from pavane.dataflow.entries import CHAIN_HEADER, decode
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.plan import Aggregate, Group
@@ -30,9 +31,10 @@ from pavane.dataflow.sql import parse
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.types import arrow_schema
 from pavane.spark import kept as kept_state
-from pavane.spark import runs, stages
+from pavane.spark import runs
 from pavane.spark.engine import SparkEngine
 from pavane.spark.kept import Keeping
+from pavane.spark.stages import SPARK
 from pavane.spark.tables import Place
 from pavane.waltz.client import Waltz
 from tests.services.dataflow.oracle import SHAPES, wrong_ticks
@@ -59,7 +61,7 @@ def test_whole_numbers_of_any_size_are_added_up_exactly(spark: SparkSession) -> 
     diffs = [2, -1, 1, 1, 3, 1, -1, 2**20, 1]
     rows = pa.table({"x": pa.array(values, pa.int64()), DIFF: pa.array(diffs, pa.int64())})
     spark.createDataFrame(rows).createOrReplaceTempView("x")
-    stage = stages.sums(Group(0, (Aggregate("sum", 0, "BIGINT"),)), [Column("x", "BIGINT")], single=True)
+    stage = Sums("", Group(0, (Aggregate("sum", 0, "BIGINT"),)), [Column("x", "BIGINT")], SPARK, single=True)
     ((_, count, known, total),) = spark.sql(stage.delta("x", times=False)).collect()
     assert (count, known) == (sum(diffs), sum(diffs) - 1)
     assert total == sum(each * diff for each, diff in zip(values, diffs, strict=True) if each is not None)

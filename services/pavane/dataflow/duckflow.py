@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pavane.dataflow.casing import macros
-from pavane.dataflow.deltas import MACROS, Counts, State, Sums, quoted
+from pavane.dataflow.deltas import DUCKDB, MACROS, Counts, State, Sums, listed
 from pavane.dataflow.duckdialect import translated, with_zones, without_zones
 from pavane.dataflow.growth import Growth, growth_of
 from pavane.dataflow.joining import Join
@@ -79,7 +79,9 @@ class DuckFlow:
         self._schema = arrow_schema(view.columns)
         self._evaluate = evaluate
         self._evaluated: list[str] = []  # relations of this step
-        self._owed = False
+        self._more = False  # changes of the tick of this step follow in the next one
+        self._whole = False  # the step has only changes of one tick, at which the view begins
+        self._upper = 0
         self._single = False  # the step has one tick
         self._begun = False
         self._claims = False  # the file says where the view is
@@ -115,7 +117,7 @@ class DuckFlow:
             self._rows_of(f"DROP TABLE IF EXISTS {self._prefix}_at")
             for state in self.states:
                 self._rows_of(f"DROP TABLE IF EXISTS {state.table}")
-                self._rows_of(state.ddl)
+                self._rows_of(f"CREATE TABLE {state.table} ({state.ddl})")
 
     def open(self, at: Binding) -> None:
         """Go on with what the tables hold. Raises `EngineError` where they cannot be read."""
@@ -191,9 +193,8 @@ class DuckFlow:
                 raise
 
     def _step(self, inputs: Mapping[str, pa.Table], upper: int, more: bool) -> pa.Table:
-        owed, self._owed = self._owed, more
-        whole = more or owed
-        if not whole and self._begun and not any(table.num_rows for table in inputs.values()):
+        self._upper, self._whole, self._more = upper, more or self._more, more
+        if not self._whole and self._begun and not any(table.num_rows for table in inputs.values()):
             return table_of((), self._schema)
         self.steps += 1
         ends = [pc.min_max(table.column(TIME)).as_py() for table in inputs.values() if table.num_rows]
@@ -206,29 +207,29 @@ class DuckFlow:
                 rows = rows.append_column(PLACE, pa.array(range(table.num_rows), pa.int64()))
             self._run.register(known[name], rows)
             if taken is not None:
-                known[name] = self._through(taken, known[name], upper, whole, more)
+                known[name] = self._through(taken, known[name])
         for i, (name, columns, parts) in enumerate(self._relations):
-            made = [self._part(part, known, upper, whole, more) for part in parts]
-            found = " UNION ALL ".join(_renamed(each, columns) for each in made)
-            known[name] = self._temporary(f"{self._prefix}_rel{i}", _consolidated(found, columns))
+            made = [DUCKDB.renamed(self._part(part, known), columns) for part in parts]
+            found = DUCKDB.consolidated(" UNION ALL ".join(made), columns)
+            known[name] = self._temporary(f"{self._prefix}_rel{i}", found)
         self._begun = True
         if self._result is not None:
             self._add(self._result.state, f"({self._result.delta(known[''])})")
         return self._arrow(f"SELECT * FROM {known['']}")
 
-    def _part(self, part: _Part, known: Mapping[str, str], upper: int, whole: bool, more: bool) -> str:
+    def _part(self, part: _Part, known: Mapping[str, str]) -> str:
         rows = [self._selected(side, known[name]) for name, side in part.sides]
         found = rows[0]
         if part.again is not None and part.joined is not None:
-            found = self._again(part.again, part.joined, found, upper, whole, more)
+            found = self._again(part.again, part.joined, found)
         elif part.join is not None and part.joined is not None:
-            found = self._selected(part.joined, self._join_sides(part.join, rows, upper, whole, more))
+            found = self._selected(part.joined, self._join_sides(part.join, rows))
         if part.groups is not None and part.final is not None:
-            found = self._selected(part.final, self._grouped(part.groups, found, upper, whole, more))
+            found = self._selected(part.final, self._grouped(part.groups, found))
         if part.once is not None:
-            found = self._through(part.once, found, upper, whole, more)
+            found = self._through(part.once, found)
         if part.first is not None:
-            found = self._first(part.first, found, upper, whole, more)
+            found = self._first(part.first, found)
         return found
 
     def _selected(self, select: _Select, source: str) -> str:
@@ -244,14 +245,14 @@ class DuckFlow:
         self._run.register(name, without_zones(made if made is not None else table_of((), schema)))
         return name
 
-    def _again(self, again: Again, select: _Select, rows: str, upper: int, whole: bool, more: bool) -> str:
+    def _again(self, again: Again, select: _Select, rows: str) -> str:
         """Evaluate a SELECT over all rows of touched keys, before and after."""
         table = again.table
         delta = self._temporary(f"{table}_delta", again.delta(rows))
-        made, counted, moments = f"{table}_out", f"{table}_counted", f"{table}_moments"
-        if whole:
+        counted, moments = f"{table}_counted", f"{table}_moments"
+        if self._whole:
             self._add(again.state, delta)
-            self._temporary(counted, self._told(again.present(upper - 1), more))
+            self._temporary(counted, self._told(again.present(self._upper - 1)))
         else:
             self._temporary(moments, again.moments(delta))
             self._temporary(counted, again.counted(moments, delta))
@@ -259,28 +260,23 @@ class DuckFlow:
         if self._number(f"SELECT CAST(coalesce(sum(n), 0) AS BIGINT) FROM {counted}") > COPIES_MAX:
             raise ViewError(f"the partitions that one step touches have more than {COPIES_MAX} rows")
         found = self._selected(select, f"({again.copies(counted)})")
-        return self._temporary(made, f"SELECT * FROM {found}" if whole else again.changes(found, moments))
+        return self._temporary(
+            f"{table}_out", f"SELECT * FROM {found}" if self._whole else again.changes(found, moments)
+        )
 
-    def _join_sides(self, join: Join, rows: Sequence[str], upper: int, whole: bool, more: bool) -> str:
-        tables = [side.table for side in join.sides]
+    def _join_sides(self, join: Join, rows: Sequence[str]) -> str:
         deltas = []
         for number, (side, source) in enumerate(zip(join.sides, rows, strict=True)):
             known = f"({join.known(number, source)})"
             deltas.append(self._temporary(f"{side.table}_delta", side.delta(known)))
             if number == 1 and join.matched is not None:
-                keys = self._through(join.matched, known, upper, whole, more)
+                keys = self._through(join.matched, known)
                 both = f"SELECT * FROM {deltas[1]} UNION ALL BY NAME {join.unmatched(keys)}"
                 deltas[1] = self._temporary(f"{side.table}_both", both)
-        made = f"{tables[0]}_out"
-        if not whole:
-            self._temporary(made, join.out(*deltas))
-        for side, delta in zip(join.sides, deltas, strict=True):
-            self._add(side.state, delta)
-        if whole:
-            self._temporary(made, self._told(join.contents(upper - 1), more))
-        return made
+        adding = list(zip((side.state for side in join.sides), deltas, strict=True))
+        return self._moved(join.sides[0].table, adding, lambda: join.out(*deltas), join.contents)
 
-    def _grouped(self, groups: _Groups, rows: str, upper: int, whole: bool, more: bool) -> str:
+    def _grouped(self, groups: _Groups, rows: str) -> str:
         """Bring changes through groups, and through what is kept beside their sums."""
         sums, values = groups.sums, dict[int, str]()
         if groups.once or groups.beside:
@@ -288,54 +284,42 @@ class DuckFlow:
         delta = self._temporary(f"{sums.table}_delta", sums.delta(rows))
         if groups.once:
             once = {
-                number: self._through(stage, f"(SELECT * FROM {rows} WHERE {groups.there(number)})", upper, whole, more)
+                number: self._through(stage, f"(SELECT * FROM {rows} WHERE {groups.there(number)})")
                 for number, stage in groups.once.items()
             }
-            delta = self._temporary(f"{sums.table}_with", sums.with_once(delta, once))
-        made = f"{sums.table}_out"
+            delta = self._temporary(f"{sums.table}_with", groups.with_once(delta, once))
+        none = ""
         if not sums.state.keys and not self._begun:
-            self._rows_of(sums.first)
-            if not whole:  # the row of no rows is there from the first tick on
-                least = self._number(f"SELECT least(min(t), {upper - 1}) FROM {delta}")
-                self._temporary(
-                    f"{sums.table}_none", sums.contents(least, {n: "SELECT NULL AS v" for n in groups.beside})
-                )
+            self._rows_of(f"INSERT INTO {sums.table} {sums.state.row('0')}")
+            if not self._whole:  # the row of no rows is there from the first tick on
+                least = self._number(f"SELECT least(min(t), {self._upper - 1}) FROM {delta}")
+                told = sums.contents(least, beside=dict.fromkeys(groups.beside, "SELECT NULL AS v"))
+                none = f"SELECT * FROM {self._temporary(f'{sums.table}_none', told)} UNION ALL "
         adding: list[tuple[State, str]] = [(sums.state, delta)]
+        fronts = [each for each in groups.beside.values() if isinstance(each, Extreme)]
         for number, each in groups.beside.items():
             own = self._temporary(f"{each.state.table}_delta", each.delta(rows))
             adding.append((each.state, own))
-            if not whole and isinstance(each, Extreme):
-                now = self._now(each, own, delta)
+            if self._whole:
+                continue
+            now = self._now(each, own, delta) if isinstance(each, Extreme) else own
+            values[number] = each.values(now, delta)
+            if isinstance(each, Extreme):
                 adding.append((each.front, f"({each.kept(now)})"))
-                values[number] = each.values(now, delta)
-            elif not whole:
-                values[number] = each.values(own, delta)
-        if not whole:
-            none = f"SELECT * FROM {sums.table}_none UNION ALL " if not sums.state.keys and not self._begun else ""
-            self._temporary(made, f"{none}SELECT * FROM ({sums.out(delta, values, single=self._single)})")
-        for state, source in adding:
-            self._add(state, source)
-        if whole:
-            for each in groups.beside.values() if not more else ():
-                if isinstance(each, Extreme):
-                    self._add(each.front, f"({each.built()})")
-            found = sums.contents(upper - 1, {number: each.contents() for number, each in groups.beside.items()})
-            self._temporary(made, self._told(found, more))
-        return made
+        return self._moved(
+            sums.table, adding,
+            lambda: f"{none}SELECT * FROM ({sums.out(delta, beside=values, single=self._single)})",
+            lambda tick: sums.contents(tick, beside={n: each.contents() for n, each in groups.beside.items()}),
+            fronts,
+        )  # fmt: skip
 
-    def _first(self, first: First, rows: str, upper: int, whole: bool, more: bool) -> str:
+    def _first(self, first: First, rows: str) -> str:
         delta = self._temporary(f"{first.state.table}_delta", first.delta(rows))
-        made = f"{first.state.table}_out"
-        if not whole:
-            now = self._now(first, delta, delta)
-            self._temporary(made, first.out(now, delta))
-            self._add(first.front, f"({first.kept(now)})")
-        self._add(first.state, delta)
-        if whole:
-            if not more:
-                self._add(first.front, f"({first.built()})")
-            self._temporary(made, self._told(first.contents(upper - 1), more))
-        return made
+        adding = [(first.state, delta)]
+        now = "" if self._whole else self._now(first, delta, delta)
+        if now:
+            adding.insert(0, (first.front, f"({first.kept(now)})"))
+        return self._moved(first.state.table, adding, lambda: first.out(now, delta), first.contents, [first])
 
     def _now(self, front: Front, delta: str, touched: str) -> str:
         """Return the fronts of touched keys with a delta, each long enough."""
@@ -348,26 +332,46 @@ class DuckFlow:
             self._temporary(name, front.now(delta, touched))
         return name
 
-    @staticmethod
-    def _told(contents: str, more: bool) -> str:
-        return f"SELECT * FROM ({contents}) LIMIT 0" if more else contents
+    def _through(self, stage: Counts, source: str) -> str:
+        """Bring changes through a stage."""
+        delta = self._temporary(f"{stage.table}_delta", stage.delta(source))
+        return self._moved(
+            stage.table, [(stage.state, delta)], lambda: stage.out(delta, single=self._single), stage.contents
+        )
+
+    def _moved(
+        self,
+        table: str,
+        adding: Sequence[tuple[State, str]],
+        changes: Callable[[], str],
+        contents: Callable[[int], str],
+        fronts: Sequence[Front] = (),
+    ) -> str:
+        """Add deltas to states and return what follows: the changes, or, of a tick of which no more comes, all.
+
+        While `more` of one tick comes deltas are only added.
+        """
+        made = f"{table}_out"
+        if not self._whole:
+            self._temporary(made, changes())
+        for state, source in adding:
+            self._add(state, source)
+        if self._whole:
+            for each in () if self._more else fronts:
+                self._add(each.front, f"({each.built()})")
+            self._temporary(made, self._told(contents(self._upper - 1)))
+        return made
+
+    def _told(self, contents: str) -> str:
+        return f"SELECT * FROM ({contents}) LIMIT 0" if self._more else contents
 
     def _check(self, growth: Growth, source: str) -> None:
         """DuckDB's own limit does not count texts that it is making."""
         if growth.texts:
             text = "{} * coalesce(sum(strlen(CAST({} AS VARCHAR))), 0)"
-            sizes = [text.format(times, quoted(name)) for name, times in growth.texts.items()]
+            sizes = [text.format(times, DUCKDB.quoted(name)) for name, times in growth.texts.items()]
             made = ", ".join([*sizes, f"{growth.literals_bytes} * count(*)"])
             growth.check(self._number(f"SELECT CAST(list_sum([{made}]) AS HUGEINT) FROM {source}"))
-
-    def _through(self, stage: Counts, source: str, upper: int, whole: bool, more: bool) -> str:
-        """Bring changes through a stage; while `more` of one tick come it only adds them up."""
-        delta = self._temporary(f"{stage.table}_delta", stage.delta(source))
-        made = f"{stage.table}_out"
-        if not whole:
-            self._temporary(made, stage.out(delta, single=self._single))
-        self._add(stage.state, delta)
-        return self._temporary(made, self._told(stage.contents(upper - 1), more)) if whole else made
 
     def _add(self, state: State, source: str, *, joins: bool = True) -> None:
         table = state.table
@@ -426,7 +430,17 @@ class _Groups:
 
     def there(self, number: int) -> str:
         """The condition that an aggregate has a value."""
-        return f"{quoted(self._arguments[number])} IS NOT NULL"
+        return f"{DUCKDB.quoted(self._arguments[number])} IS NOT NULL"
+
+    def with_once(self, delta: str, once: Mapping[int, str]) -> str:
+        """SELECT a delta and how many values of aggregates, by their numbers, are there that were not."""
+        state = self.sums.state
+        by = listed(state.key_names, "t")
+        keys = listed(state.key_names, f"{TIME} AS t")
+        parts = [f"SELECT {keys}, {DIFF} AS a{number} FROM {changes}" for number, changes in once.items()]
+        sums = [f"CAST(coalesce(sum({name}), 0) AS {kind}) AS {name}" for name, kind in state.sums]
+        every = " UNION ALL BY NAME ".join([f"SELECT * FROM {delta}", *parts])
+        return f"SELECT {by}, {listed(sums)} FROM ({every}) GROUP BY {by}"
 
     @property
     def states(self) -> list[State]:
@@ -459,15 +473,3 @@ class _Part:
         self.states = [each.state for each in stages if each is not None]
         self.states += self.groups.states if self.groups is not None else []
         self.states += [self.first.state, self.first.front] if self.first is not None else []
-
-
-def _renamed(source: str, columns: Sequence[Column]) -> str:
-    """SELECT the columns of a relation, by their places, from what a SELECT made: it may have more, for an order."""
-    names = [f"c{i} AS {quoted(each.name)}" for i, each in enumerate(columns)]
-    return f"SELECT {', '.join([*names, TIME, DIFF])} FROM {source}"
-
-
-def _consolidated(source: str, columns: Sequence[Column]) -> str:
-    made = ", ".join([*(quoted(each.name) for each in columns), f"CAST({TIME} AS UBIGINT) AS {TIME}"])
-    sums = f"CAST(sum({DIFF}) AS BIGINT) AS {DIFF}"
-    return f"SELECT {made}, {sums} FROM ({source}) GROUP BY ALL HAVING sum({DIFF}) <> 0"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import shutil
 import time
@@ -20,6 +19,7 @@ from threading import RLock
 import duckdb
 
 from pavane.dataflow.duckflow import DuckFlow, Evaluate
+from pavane.dataflow.plan import digests
 from pavane.dataflow.ports import Binding, EngineError, Flow, Script, SqlView, ViewError
 
 VERSION = 2
@@ -68,9 +68,7 @@ class DuckState:
         self._keeps = files.folder is not None and self._name not in files.failed | files.in_use
         self._flows: dict[str, DuckFlow] = {}
         self._last_s = -files.every_s
-        self._digests: dict[str, str] = {}
-        for view in script.views:
-            self._digests[view.name] = self._digest(view)
+        self._digests = digests(script, VERSION, duckdb.__version__)
         self._connection: duckdb.DuckDBPyConnection | None = None
         if script.views:
             self._open()
@@ -215,13 +213,6 @@ class DuckState:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-
-    def _digest(self, view: SqlView) -> str:
-        tables = [repr(table) for table in self._script.tables if table.name in view.tables]
-        reads = [self._digests[name] for name in view.tables if name in self._digests]
-        columns = [(column.name, column.type) for column in view.columns]
-        said = [VERSION, duckdb.__version__, view.name, view.plan.decode(), columns, tables, reads]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
 def _label(name: str) -> str:

@@ -110,6 +110,12 @@ class Evaluator:
             cursor.close()
         return found.cast(schema.append(pa.field(DIFF, pa.int64())))
 
+    def folded(self, schema: pa.Schema, updates: Iterable[pa.Table], since: int) -> pa.Table:
+        """Return the rows at a tick as updates of it."""
+        summed = self.consolidated(schema, updates, since)
+        times = pa.repeat(pa.scalar(since, pa.uint64()), summed.num_rows)
+        return summed.add_column(summed.num_columns - 1, pa.field(TIME, pa.uint64()), times)
+
     def answer(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Return the rows of a SELECT in DuckDB's SQL over rows and how often each is there. Raises `QueryError`."""
         limits = self._limits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pavane.dataflow.deltas import Counts, duck_type, quoted
+from pavane.dataflow.deltas import DUCKDB, Counts
 from pavane.dataflow.plan import Plan
 from pavane.dataflow.ports import DIFF, TIME
 
@@ -19,17 +19,15 @@ class Join:
         self.sides = (Counts(f"{prefix}_a", first, Counts.ALL), Counts(f"{prefix}_b", second, Counts.ALL))
         self.matched = Counts(f"{prefix}_keys", second[: plan.keys], Counts.ONCE) if plan.left else None
         self._left = plan.left
-        self._names = [tuple(quoted(each.name) for each in columns) for columns in (first, second)]
+        self._names = [tuple(DUCKDB.quoted(each.name) for each in columns) for columns in (first, second)]
         self._keys = plan.keys
-        self._second = [
-            f"CAST(NULL AS {duck_type(each.type)}) AS c{i}" for i, each in enumerate(second) if i >= plan.keys
-        ]
+        self._second = [f"CAST(NULL AS {each.type}) AS c{i}" for i, each in enumerate(second) if i >= plan.keys]
         shown = [f"{{0}}.c{i} AS {name}" for i, name in enumerate(self._names[0]) if i >= plan.keys]
         others = [f"{{1}}c{i} AS {name}" for i, name in enumerate(self._names[1]) if i >= plan.keys]
         self._shown = ", ".join([*shown, *others])
         self._padded = ", ".join(
             [*(each.format("a") for each in shown),
-             *(f"CAST(NULL AS {duck_type(each.type)}) AS {quoted(each.name)}" for each in second[plan.keys :])]
+             *(f"CAST(NULL AS {each.type}) AS {DUCKDB.quoted(each.name)}" for each in second[plan.keys :])]
         )  # fmt: skip
         self._known = tuple(
             "TRUE" if side == 0 and plan.left else " AND ".join(f"{name} IS NOT NULL" for name in names[: plan.keys])

@@ -66,9 +66,7 @@ class Arrangement:
             return
         whole = pa.concat_tables(self._parts)
         old = pc.less_equal(whole.column(TIME), self.since)
-        summed = evaluator.consolidated(self.schema, [whole.filter(old)], self.since)
-        times = pa.repeat(pa.scalar(self.since, pa.uint64()), summed.num_rows)
-        base = summed.add_column(summed.num_columns - 1, pa.field(TIME, pa.uint64()), times)
+        base = evaluator.folded(self.schema, [whole.filter(old)], self.since)
         self._parts = [base, whole.filter(pc.invert(old)).combine_chunks()]
         self._rows = self._folded = sum(part.num_rows for part in self._parts)
 

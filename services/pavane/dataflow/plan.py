@@ -10,11 +10,13 @@ equal bytes are equal plans.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cache
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from pavane.dataflow.ports import Column
+from pavane.dataflow.ports import Column, Script
 
 INPUT = "input"
 VERSION = 3
@@ -138,31 +140,34 @@ class Plan:
             raise PlanError(
                 f"the plan is not of version {VERSION} or {WITH_WINDOWS}: use the version of Pavane that made it"
             )
-        return cls._decoded(held)
-
-    @classmethod
-    def _decoded(cls, held: dict[str, Any]) -> Self:
-        group, top = held["group"], held["top"]
-        return cls(
-            sides=tuple(Side(each["table"], _select(each["select"])) for each in held["sides"]),
-            width=held["width"],
-            keys=held["keys"],
-            left=held["left"],
-            rows=_select(held["rows"]) if held["rows"] else None,
-            group=Group(group["keys"], tuple(Aggregate(**each) for each in group["aggregates"])) if group else None,
-            final=_select(held["final"]) if held["final"] else None,
-            distinct=held["distinct"],
-            top=Top(tuple(OrderBy(**each) for each in top["order"]), top["limit"], top["offset"]) if top else None,
-            union=tuple(cls._decoded(each) for each in held["union"]),
-            inner=tuple(
-                Inner(each["name"], _columns(each["columns"]), cls._decoded(each["plan"])) for each in held["inner"]
-            ),
-        )
+        found: Self = read(cls, held)
+        return found
 
 
-def _select(held: dict[str, Any]) -> Select:
-    return Select(held["sql"], _columns(held["columns"]))
+def read(kind: Any, held: Any) -> Any:
+    """Return the value of a type that `asdict` and JSON made this of. Raises TypeError, ValueError."""
+    inner = get_args(kind)
+    if get_origin(kind) is tuple:
+        return tuple(read(inner[0], each) for each in held)
+    if inner:  # or None
+        return None if held is None else read(inner[0], held)
+    if isinstance(kind, type) and is_dataclass(kind):
+        return kind(**{name: read(_hints(kind)[name], each) for name, each in held.items()})
+    return kind(held)
 
 
-def _columns(held: list[dict[str, str]]) -> tuple[Column, ...]:
-    return tuple(Column(**each) for each in held)
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def digests(script: Script, *versions: object) -> dict[str, str]:
+    """Return for each view a digest of all that its state depends on, what it reads and `versions` among it."""
+    found: dict[str, str] = {}
+    for view in script.views:
+        tables = [repr(table) for table in script.tables if table.name in view.tables]
+        reads = [found[name] for name in view.tables if name in found]
+        columns = [(column.name, column.type) for column in view.columns]
+        told = [*versions, view.name, view.plan.decode(), columns, tables, reads]
+        found[view.name] = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    return found

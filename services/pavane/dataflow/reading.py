@@ -25,12 +25,7 @@ def tokens_of(text: str) -> list[Token]:
     tokens = sqlglot.tokenize(text, dialect="spark")
     if len(tokens) > TOKENS_MAX:
         text = f"this has more than {TOKENS_MAX} words and signs: make several of it, or join a table instead of a list"
-        raise ParseError.new(
-            text,
-            description=text,
-            line=tokens[TOKENS_MAX].line,
-            col=tokens[TOKENS_MAX].col,
-        )
+        raise ParseError.new(text, description=text, line=tokens[TOKENS_MAX].line, col=tokens[TOKENS_MAX].col)
     for token in tokens:
         if token.token_type is not TokenType.STRING:
             found.append(token)

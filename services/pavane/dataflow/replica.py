@@ -12,17 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from pavane.compute.core.ports import (
-    AllowSink,
-    Build,
-    Compact,
-    Drop,
-    Effect,
-    Read,
-    Request,
-    Start,
-    StopReading,
-)
+from pavane.compute.core.ports import AllowSink, Build, Compact, Drop, Effect, Read, Request, Start, StopReading
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.server import ReplicaServer
 from pavane.compute.wire import (

@@ -59,12 +59,7 @@ class ChainSink:
     """
 
     def __init__(
-        self,
-        home: Home,
-        ticks: int,
-        view: SqlView,
-        now_ms: Callable[[], int],
-        make_id: Callable[[], str],
+        self, home: Home, ticks: int, view: SqlView, now_ms: Callable[[], int], make_id: Callable[[], str]
     ) -> None:
         self._ticks = ticks
         self._home = home

@@ -302,12 +302,7 @@ class Sources:
         return self._joined(sources, pairs or [ONE_PAIR], ([], []), left=left), made
 
     def _joined(
-        self,
-        sources: tuple[Source, Source],
-        pairs: Sequence[Pair],
-        filters: Filters,
-        *,
-        left: bool = False,
+        self, sources: tuple[Source, Source], pairs: Sequence[Pair], filters: Filters, *, left: bool = False
     ) -> Joined:
         """Join by pairs; only columns that the SELECT names are carried along, and remembered."""
         scope, sides = Scope(self._places), []

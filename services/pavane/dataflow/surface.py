@@ -13,110 +13,49 @@ from sqlglot import exp
 
 from pavane.dataflow.expressions import Places, starts_of
 
-_NOTHING: frozenset[str] = frozenset()
-_THIS = frozenset({"this"})
-_PAIR = frozenset({"this", "expression"})
-_LIST = frozenset({"expressions"})
-
-READ: Mapping[type[exp.Expr], frozenset[str]] = {
-    # statements
-    exp.Create: frozenset({"this", "kind", "properties", "expression"}),
-    exp.Schema: frozenset({"this", "expressions"}),
-    exp.ColumnDef: frozenset({"this", "kind"}),
-    exp.DataType: frozenset({"this", "expressions", "nested"}),
-    exp.DataTypeParam: _THIS,
-    exp.Properties: _LIST,
-    exp.MaterializedProperty: _NOTHING,
-    exp.FileFormatProperty: _THIS,
-    exp.OptionsProperty: _LIST,
-    exp.Property: frozenset({"this", "value"}),
-    exp.Var: _THIS,
-    # SELECT and its clauses
-    exp.Select: frozenset(
-        {
-            "with_",
-            "expressions",
-            "from_",
-            "joins",
-            "where",
-            "group",
-            "having",
-            "qualify",
-            "distinct",
-            "order",
-            "limit",
-            "offset",
-        }
+_NODES = {
+    "": "MaterializedProperty Star RowNumber Rank DenseRank Null",
+    "this": (
+        "DataTypeParam FileFormatProperty Var TableAlias From Where Having Qualify Count Sum Avg Min Max Boolean Paren "
+        "Neg Abs Not Exists Upper Lower Trim Length Year Month Day TsOrDsToDate"
     ),
-    **dict.fromkeys((exp.Union, exp.Intersect, exp.Except), frozenset({"this", "expression", "distinct", "with_"})),
-    exp.Subquery: frozenset({"this", "alias"}),
-    exp.With: _LIST,
-    exp.CTE: frozenset({"this", "alias"}),
-    exp.Table: frozenset({"this", "alias"}),
-    exp.TableAlias: _THIS,
-    exp.Alias: frozenset({"this", "alias"}),
-    exp.From: _THIS,
-    exp.Join: frozenset({"this", "on", "side", "kind"}),
-    exp.Where: _THIS,
-    **dict.fromkeys((exp.Group, exp.GroupingSets, exp.Rollup, exp.Cube, exp.Tuple, exp.Grouping), _LIST),
-    exp.Having: _THIS,
-    exp.Distinct: _LIST,
-    exp.Order: _LIST,
-    exp.Ordered: frozenset({"this", "desc", "nulls_first"}),
-    exp.Limit: frozenset({"expression"}),
-    exp.Offset: frozenset({"expression"}),
-    exp.Column: frozenset({"this", "table"}),
-    exp.Identifier: frozenset({"this", "quoted"}),  # quotes make no other name of it: names have no case
-    exp.Star: _NOTHING,
-    # aggregates
-    exp.Count: _THIS,
-    exp.Sum: _THIS,
-    exp.Avg: _THIS,
-    exp.Min: _THIS,
-    exp.Max: _THIS,
+    "expressions": (
+        "Properties OptionsProperty With Group GroupingSets Rollup Cube Tuple Grouping Distinct Order Concat"
+    ),
+    "expression": "Limit Offset",
+    "this expression": "Add Sub Mul Div Mod EQ NEQ GT GTE LT LTE NullSafeEQ And Or Is Nullif DPipe",
+    "this expressions": "Schema Coalesce",
+    "this alias": "Subquery CTE Table Alias",
+    # statements
+    "this kind properties expression": "Create",
+    "this kind": "ColumnDef",
+    "this expressions nested": "DataType",
+    "this value": "Property",
+    # SELECT and its clauses
+    "with_ expressions from_ joins where group having qualify distinct order limit offset": "Select",
+    "this expression distinct with_": "Union Intersect Except",
+    "this on side kind": "Join",
+    "this desc nulls_first": "Ordered",
+    "this table": "Column",
+    "this quoted": "Identifier",  # quotes make no other name of it: names have no case
     # windows
-    exp.Window: frozenset({"this", "partition_by", "order", "spec"}),
-    exp.WindowSpec: frozenset({"kind", "start", "start_side", "end", "end_side"}),
-    exp.Qualify: _THIS,
-    exp.RowNumber: _NOTHING,
-    exp.Rank: _NOTHING,
-    exp.DenseRank: _NOTHING,
-    exp.Lag: frozenset({"this", "offset", "default"}),
-    exp.Lead: frozenset({"this", "offset", "default"}),
+    "this partition_by order spec": "Window",
+    "kind start start_side end end_side": "WindowSpec",
+    "this offset default": "Lag Lead",
     # expressions
-    exp.Literal: frozenset({"this", "is_string"}),
-    exp.Null: _NOTHING,
-    exp.Boolean: _THIS,
-    exp.Paren: _THIS,
-    exp.Neg: _THIS,
-    exp.Abs: _THIS,
-    **dict.fromkeys((exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod), _PAIR),
-    **dict.fromkeys((exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ), _PAIR),
-    exp.And: _PAIR,
-    exp.Or: _PAIR,
-    exp.Not: _THIS,
-    exp.Is: _PAIR,
-    exp.Exists: _THIS,
-    exp.In: frozenset({"this", "expressions", "query"}),
-    exp.Between: frozenset({"this", "low", "high"}),
-    exp.Like: frozenset({"this", "expression", "negate"}),
-    exp.Case: frozenset({"this", "ifs", "default"}),
-    exp.If: frozenset({"this", "true", "false"}),
-    exp.Coalesce: frozenset({"this", "expressions"}),
-    exp.Nullif: _PAIR,
-    exp.Cast: frozenset({"this", "to"}),
-    exp.TryCast: frozenset({"this", "to", "safe"}),
-    exp.Upper: _THIS,
-    exp.Lower: _THIS,
-    exp.Trim: _THIS,
-    exp.Length: _THIS,
-    exp.Substring: frozenset({"this", "start", "length"}),
-    exp.Concat: _LIST,
-    exp.DPipe: _PAIR,
-    exp.Year: _THIS,
-    exp.Month: _THIS,
-    exp.Day: _THIS,
-    exp.TsOrDsToDate: _THIS,
+    "this is_string": "Literal",
+    "this expressions query": "In",
+    "this low high": "Between",
+    "this expression negate": "Like",
+    "this ifs default": "Case",
+    "this true false": "If",
+    "this to": "Cast",
+    "this to safe": "TryCast",
+    "this start length": "Substring",
+}
+"""The arguments that are read, of which nodes."""
+READ: Mapping[type[exp.Expr], frozenset[str]] = {
+    getattr(exp, name): frozenset(read.split()) for read, names in _NODES.items() for name in names.split()
 }
 
 ALWAYS: Mapping[tuple[type[exp.Expr], str], object] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pavane.dataflow.deltas import Counts, State, canonical, quoted
+from pavane.dataflow.deltas import DUCKDB, Counts, State, listed, of_keys, same
 from pavane.dataflow.plan import Group, OrderBy, Top
 from pavane.dataflow.ports import DIFF, TIME, Column, Table
 
@@ -31,24 +31,9 @@ MACROS = (
 )
 
 
-def same(one: str, other: str, keys: Sequence[str]) -> str:
-    """Return the condition that two relations have equal keys; NULL equals NULL."""
-    return " AND ".join(f"{one}.{key} IS NOT DISTINCT FROM {other}.{key}" for key in keys) or "TRUE"
-
-
-def listed(*names: str | Sequence[str]) -> str:
-    """Return names with commas between."""
-    return ", ".join(each for some in names for each in ([some] if isinstance(some, str) else some))
-
-
 def moments(keys: Sequence[str], touched: str) -> str:
     """SELECT the moments of a delta."""
     return f"SELECT DISTINCT {listed(keys, 'unnest([CAST(-1 AS BIGINT), t]) AS t')} FROM {touched}"
-
-
-def of_keys(table: str, keys: Sequence[str], touched: str) -> str:
-    """FROM the rows of a table whose keys are in a relation."""
-    return f"{table} AS s SEMI JOIN {touched} AS d ON {same('s', 'd', keys)}" if keys else f"{table} AS s"
 
 
 class Latest(Counts):
@@ -60,14 +45,14 @@ class Latest(Counts):
         self._keys = [f"c{names.index(name)}" for name in of.key]
         self._rest = [f"c{place}" for place, name in enumerate(names) if name not in of.key]
 
-    def delta(self, source: str) -> str:
+    def delta(self, source: str, *, times: bool = True) -> str:
         """See `Stage`; rows of one tick take effect in the order of `PLACE`."""
         columns = [f"c{i}" for i in range(len(self._made))]
         keys = listed(self._keys)
         there = " OR ".join(f"{name} IS NOT NULL" for name in self._rest) or "FALSE"
         return (
             # By themselves, as a user's column may be called `t` or `c0`, too.
-            f"WITH named AS (SELECT {listed(self._made)}, CAST({TIME} AS BIGINT) AS t, {quoted(PLACE)} AS place "
+            f"WITH named AS (SELECT {listed(self._made)}, CAST({TIME} AS BIGINT) AS t, {DUCKDB.quoted(PLACE)} AS place "
             f"FROM {source}), came AS MATERIALIZED (SELECT {listed(columns)}, t FROM named "
             f"QUALIFY row_number() OVER (PARTITION BY {listed(self._keys, 't')} ORDER BY place DESC) = 1), "
             f"was AS (SELECT {listed(columns)}, CAST(-1 AS BIGINT) AS t "
@@ -88,8 +73,8 @@ class Doubles:
         self.keys = [f"c{i}" for i in range(len(keys))]
         made = tuple(Column(f"c{i}", key.type) for i, key in enumerate(keys))
         self.state = State(table, (*made, Column("b", "INTEGER")), (("s", "HUGEINT"), ("n", "BIGINT")))
-        self._made = [f"{canonical(key)} AS c{i}" for i, key in enumerate(keys)]
-        self._value = quoted(value.name)
+        self._made = [f"{DUCKDB.canonical(key)} AS c{i}" for i, key in enumerate(keys)]
+        self._value = DUCKDB.quoted(value.name)
 
     def delta(self, source: str) -> str:
         """SELECT the partial sums of updates."""
@@ -171,9 +156,9 @@ class FrontState(State):
         """Key, rows, and whether it is the rest, of which nothing else is known."""
         return listed(self.by, [f"CASE WHEN rest THEN NULL ELSE {each} END AS {each}" for each in self.shown], "rest")
 
-    def joined(self) -> str:
+    def joined(self, source: str = "") -> str:
         """See `State`."""
-        return self.fronted(f"{self.summed(self.table)} HAVING n <> 0", str(self.most))
+        return self.fronted(f"{self.summed(source or self.table)} HAVING n <> 0", str(self.most))
 
 
 class Front:
@@ -197,8 +182,8 @@ class Front:
             tuple(self.keys), tuple(self.shown), self.order, needed + SPARE,
         )  # fmt: skip
         self.needed = needed
-        self._made = [f"{canonical(key)} AS c{i}" for i, key in enumerate(keys)]
-        self._made += [f"{canonical(each)} AS w{i}" for i, each in enumerate(values)]
+        self._made = [f"{DUCKDB.canonical(key)} AS c{i}" for i, key in enumerate(keys)]
+        self._made += [f"{DUCKDB.canonical(each)} AS w{i}" for i, each in enumerate(values)]
 
     def delta(self, source: str, where: str = "TRUE") -> str:
         """SELECT how often each row comes, by tick."""
@@ -262,7 +247,7 @@ class Extreme(Front):
     def __init__(self, table: str, keys: Sequence[Column], value: Column, *, greatest: bool) -> None:
         super().__init__(table, keys, (value,), (OrderBy(0, greatest, False),), 1)
         self._found = f"{'max' if greatest else 'min'}(w0) FILTER (WHERE n > 0) AS v"
-        self._value = quoted(value.name)
+        self._value = DUCKDB.quoted(value.name)
 
     def delta(self, source: str, where: str = "") -> str:
         """NULL is none."""
@@ -289,7 +274,7 @@ class First(Front):
     def __init__(self, table: str, columns: Sequence[Column], top: Top) -> None:
         super().__init__(table, (), columns, top.order, top.offset + top.limit)
         self._top = top
-        self._named = listed([f"w{i} AS {quoted(each.name)}" for i, each in enumerate(columns)])
+        self._named = listed([f"w{i} AS {DUCKDB.quoted(each.name)}" for i, each in enumerate(columns)])
 
     def _taken(self, rows: str, by: str) -> str:
         """SELECT of sorted rows how often each is shown, as `k`."""
@@ -384,6 +369,6 @@ def beside(table: str, group: Group, columns: Sequence[Column]) -> tuple[dict[in
             once[number] = Counts(name, (*keys, value), Counts.ONCE)
         elif each.function in ("min", "max"):
             others[number] = Extreme(name, keys, value, greatest=each.function == "max")
-        elif each.doubles and each.function in ("sum", "avg"):
+        elif each.doubles and not each.function.startswith("count"):
             others[number] = Doubles(name, keys, value)
     return once, others

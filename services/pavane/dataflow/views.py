@@ -95,9 +95,7 @@ class ViewReader:
         if not folded:
             return
         since = _last_time(self.recent[folded - 1])
-        summed = await asyncio.to_thread(evaluator.consolidated, self.schema, parts, since)
-        times = pa.repeat(pa.scalar(since, pa.uint64()), summed.num_rows)
-        self.base = summed.add_column(summed.num_columns - 1, pa.field(TIME, pa.uint64()), times)
+        self.base = await asyncio.to_thread(evaluator.folded, self.schema, parts, since)
         self.since = since
         for _ in range(folded):
             self.recent.popleft()

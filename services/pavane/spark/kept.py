@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from pavane.dataflow.plan import digests
 from pavane.dataflow.ports import Binding, EngineError, Flow, Script, SqlView, ViewError
 from pavane.spark import stages, tables
 from pavane.spark.faults import said, told_apart
@@ -67,9 +68,7 @@ class SparkState:
         self._other = other
         self._last_s = keeping.clock() - keeping.every_s
         self._views = [view for view in script.views if stages.covers(script, view)]
-        self._digests: dict[str, str] = {}
-        for view in script.views:
-            self._digests[view.name] = self._digest(view)
+        self._digests = digests(script, VERSION, pyspark.__version__)
         self._flows: dict[str, SparkFlow] = {}
         self.closed = False
         self._manifest = 0
@@ -194,13 +193,6 @@ class SparkState:
         except Py4JError:  # Hadoop's own sum of it is another one
             return False
         return digest == _sum(text)
-
-    def _digest(self, view: SqlView) -> str:
-        tables_of = [repr(table) for table in self._script.tables if table.name in view.tables]
-        reads = [self._digests[name] for name in view.tables if name in self._digests]
-        columns = [(column.name, column.type) for column in view.columns]
-        told = [VERSION, pyspark.__version__, view.name, view.plan.decode(), columns, tables_of, reads]
-        return _sum(json.dumps(told))
 
 
 class _Files:

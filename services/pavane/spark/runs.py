@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from pavane.spark.stages import Stage
+from pavane.dataflow.deltas import Stage
 
 RECENT_ROWS = 10_000
 """So many rows of changes in the driver become a run."""
@@ -63,12 +63,10 @@ class Runs:
     def open(self, name: str, known: tuple[int, int] | None = None) -> None:
         """Take a run that is there. Raises ValueError where it is not as it was."""
         store = self._store
-        frame = store.session.read.schema(", ".join(map(" ".join, self.stage.columns))).parquet(
-            f"{store.folder}/{name}"
-        )
+        frame = store.session.read.schema(self.stage.state.ddl).parquet(f"{store.folder}/{name}")
         frame.persist(StorageLevel.MEMORY_AND_DISK).createOrReplaceTempView(f"r{name}")
         ((rows, check),) = store.session.sql(
-            f"SELECT count(*), coalesce(bit_xor(xxhash64({', '.join(self.stage.names)})), 0L) FROM r{name}"
+            f"SELECT count(*), coalesce(bit_xor(xxhash64({self.stage.state.names})), 0L) FROM r{name}"
         ).collect()
         self.runs.append(Run(name, rows, check, frame))
         if known is not None and known != (rows, check):
@@ -81,6 +79,11 @@ class Runs:
         frame.write.parquet(f"{self._store.folder}/{name}")
         self.open(name)
 
+    def _write_sums(self, source: str) -> None:
+        """Make a run of the sums of rows: of all that there are, also of those that say that one is there no more."""
+        state = self.stage.state
+        self.write(state.summed(source) if self.runs else state.joined(source))
+
     def touched(self, delta: pa.Table, view: str) -> str:
         """SELECT what there is of the keys of a delta, which SQL knows as `view`, at time -1."""
         hashes = pc.unique(delta.column("h"))
@@ -89,7 +92,7 @@ class Runs:
             if len(hashes) <= HASHES_MAX
             else f"SELECT h FROM {view}"
         )
-        columns = ", ".join([*self.stage.names, "-1L AS t"])
+        columns = f"{self.stage.state.names}, -1L AS t"
         parts = [f"SELECT {columns} FROM r{run.name} WHERE h IN ({wanted})" for run in self.runs]
         if self._recent:
             recent = pa.concat_tables(self._recent)
@@ -100,7 +103,7 @@ class Runs:
 
     def add(self, delta: pa.Table) -> None:
         """Add the rows of a delta."""
-        self._recent.append(delta.select(self.stage.names))
+        self._recent.append(delta.select([*self.stage.state.key_names, *self.stage.state.sum_names]))
         self._recent_rows += delta.num_rows
         if self._recent_rows > RECENT_ROWS:
             self.flush()
@@ -110,7 +113,7 @@ class Runs:
         if not self._recent:
             return
         view = self._store.put(f"{self.label}_flushed", pa.concat_tables(self._recent))
-        self.write(self.stage.summed(view, whole=not self.runs))
+        self._write_sums(view)
         self._recent, self._recent_rows = [], 0
         while len(self.runs) > 1 and 2 * self.runs[-1].rows >= self.runs[-2].rows:
             self._merge(2)
@@ -120,18 +123,18 @@ class Runs:
         self.flush()
         if len(self.runs) == 1:
             return f"r{self.runs[0].name}"
-        return f"({self.stage.summed(f'({self._union(self.runs)})', whole=True)})"
+        return f"({self.stage.state.joined(f'({self._union(self.runs)})')})"
 
     def _union(self, runs: list[Run]) -> str:
         return (
             " UNION ALL ".join(f"SELECT * FROM r{run.name}" for run in runs)
-            or f"SELECT * FROM {self.stage.none('NULL')} WHERE false"
+            or f"SELECT * FROM ({self.stage.state.row('NULL')}) WHERE false"
         )
 
     def _merge(self, count: int) -> None:
         merged = self.runs[-count:]
         del self.runs[-count:]
-        self.write(self.stage.summed(f"({self._union(merged)})", whole=not self.runs))
+        self._write_sums(f"({self._union(merged)})")
         self.drop(merged)
 
     def drop(self, runs: list[Run]) -> None:

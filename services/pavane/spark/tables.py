@@ -15,7 +15,8 @@ from pyspark.sql.functions import count
 
 from pavane.dataflow.entries import CHAIN_HEADER
 from pavane.dataflow.log import Transaction
-from pavane.dataflow.ports import DIFF, TIME, Binding, Column, Format, Mode, Table
+from pavane.dataflow.plan import read
+from pavane.dataflow.ports import DIFF, TIME, Binding, Column, Mode, Table
 from pavane.dataflow.source import Decoding
 from pavane.dataflow.types import arrow_schema
 from pavane.spark import offsets
@@ -46,7 +47,7 @@ class TableReader(BatchReader):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         others = {name: value for name, value in options.items() if name.lower() not in (TABLE, AUTHORITY)}
-        self._table = _table(options[TABLE])
+        self._table: Table = read(Table, json.loads(options[TABLE]))
         self._authority = options.get(AUTHORITY)
         schema = arrow_schema(_columns(self._table))
         super().__init__(read_options(others, streaming=False), Columns(schema, schema, None))
@@ -118,28 +119,10 @@ def frame(session: SparkSession, place: Place, table: Table, upto: Binding, task
     }
     if place.authority is not None:
         options[AUTHORITY] = place.authority
-    schema = ", ".join(f"{quoted(each.name)} {each.type}" for each in _columns(table))
+    schema = ", ".join(f"`{each.name.replace('`', '``')}` {each.type}" for each in _columns(table))
     return session.read.format("waltz").options(**options).schema(schema).load()
 
 
 def _columns(table: Table) -> tuple[Column, ...]:
     diff = (Column(DIFF, "BIGINT"),) if table.diff else ()
     return (*table.columns, *diff, Column(BAD, "STRING"))
-
-
-def quoted(name: str) -> str:
-    """A name as Spark's SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _table(text: str) -> Table:
-    held = json.loads(text)
-    return Table(
-        held["name"],
-        tuple(Column(**each) for each in held["columns"]),
-        tuple(held["partitions"]),
-        Format(held["format"]),
-        Mode(held["mode"]),
-        held["diff"],
-        tuple(held["key"]),
-    )

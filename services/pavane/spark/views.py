@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pavane.dataflow.deltas import Counts, Sums
 from pavane.dataflow.plan import Plan
 from pavane.dataflow.ports import DIFF, TIME, Binding, Column, Script, SqlView, Table
 from pavane.dataflow.rows import table_of
@@ -16,8 +18,11 @@ from pavane.dataflow.types import arrow_schema
 from pavane.spark import stages
 from pavane.spark.faults import told_apart
 from pavane.spark.runs import Runs, Store
-from pavane.spark.tables import BAD, Counted, Place, quoted
+from pavane.spark.stages import SPARK
+from pavane.spark.tables import BAD, Counted, Place
 
+Through = Callable[[Runs, str], str]
+"""Brings rows through a stage; SELECTs what comes of it."""
 _logger = logging.getLogger(__name__)
 
 
@@ -73,7 +78,7 @@ class SparkFlow:
         self._labels: dict[str, str] = {}
         self._tables = [table for table in script.tables if table.name in view.tables]
         self._present = {
-            table.name: Runs(store, stages.counts(table.columns, stages.NEVER_LESS))
+            table.name: Runs(store, Counts("", table.columns, Counts.NEVER_LESS, SPARK))
             for table in self._tables
             if table.diff
         }
@@ -93,11 +98,11 @@ class SparkFlow:
         if plan.group is not None:
             source, inner = plan.sides[0].table, {relation.name for relation in self._relations}
             single = source not in inner and any(each.name == source and not each.diff for each in self._tables)
-            made.groups = Runs(self._store, stages.sums(plan.group, first, single=single))
+            made.groups = Runs(self._store, Sums("", plan.group, first, SPARK, single=single))
         if plan.distinct:
-            made.once = Runs(self._store, stages.counts(made.columns, stages.ONCE))
+            made.once = Runs(self._store, Counts("", made.columns, Counts.ONCE, SPARK))
         if last and not made.kept:
-            made.rows = Runs(self._store, stages.counts(made.columns, stages.ALL))
+            made.rows = Runs(self._store, Counts("", made.columns, Counts.ALL, SPARK))
         return made
 
     @property
@@ -151,7 +156,7 @@ class SparkFlow:
             ]
             for each in read:
                 name = known[each.table.name] = f"{self._label(each.table.name)}_in"
-                columns = [quoted(column.name) for column in each.table.columns]
+                columns = [SPARK.quoted(column.name) for column in each.table.columns]
                 diff = DIFF if each.table.diff else f"1L AS {DIFF}"
                 rows = each.frame.where(f"{BAD} IS NULL").selectExpr(*columns, f"{start.tick}L AS {TIME}", diff)
                 rows.createOrReplaceTempView(name)
@@ -172,37 +177,50 @@ class SparkFlow:
                 return self._whole(known, upper - 1)
             return self._tick(inputs, upper)
 
+    def _brought(
+        self, known: dict[str, str], through: Through, keep: Callable[[str, str], str], *, whole: bool
+    ) -> pa.Table:
+        """Bring rows, all that there are or changes, through all that there is; `keep` lets SQL know what is made."""
+        for name, runs in self._present.items():
+            rows = through(runs, known[name])
+            known[name] = keep(
+                f"{self._label(name)}_there", rows if whole else SPARK.consolidated(rows, self._columns[name])
+            )
+        rows = ""
+        for relation in self._relations:
+            made = [self._made(part, known, through) for part in relation.parts]
+            rows = self._joined(relation, made, contents=whole)
+            if relation.name:
+                known[relation.name] = keep(f"{self._label(relation.name)}_rel", rows)
+        found = self._arrow(rows)
+        self._begun = True
+        return found
+
+    @staticmethod
+    def _made(part: _Part, known: Mapping[str, str], through: Through) -> str:
+        """SELECT what a part makes of what it reads."""
+        side = part.plan.sides[0]
+        rows = stages.over(side.select, known[side.table])
+        if part.groups is not None:
+            rows = part.final(f"({through(part.groups, rows)})")
+        for kept in (part.once, part.rows):
+            rows = f"({through(kept, rows)})" if kept is not None else rows
+        return rows
+
     # --- built at once, on executors ----------------------------------------------------------------------------------
     def _whole(self, known: dict[str, str], tick: int) -> pa.Table:
-        for name, runs in self._present.items():
-            rows = stages.named(f"({self._filled(runs, known[name], tick)})", self._columns[name])
-            known[name] = self._view(f"{self._label(name)}_there", rows)
-        for relation in self._relations:
-            made = []
-            for part in relation.parts:
-                rows = stages.over(part.plan.sides[0].select, known[part.plan.sides[0].table])
-                if part.groups is not None:
-                    rows = part.final(f"({self._filled(part.groups, rows, tick)})")
-                for kept in (part.once, part.rows):
-                    rows = f"({self._filled(kept, rows, tick)})" if kept is not None else rows
-                made.append(rows)
-            known[relation.name] = self._view(
-                f"{self._label(relation.name)}_rel", self._joined(relation, made, contents=True)
-            )
-        self._begun = True
-        return self._arrow(f"SELECT * FROM {known['']}")
+        return self._brought(known, partial(self._filled, tick), self._view, whole=True)
 
-    def _filled(self, runs: Runs, source: str, tick: int) -> str:
+    def _filled(self, tick: int, runs: Runs, source: str) -> str:
         """Add all of a source to a stage that has nothing yet; SELECT its contents."""
-        runs.write(
-            f"SELECT * FROM ({runs.stage.delta(source, times=False)})" + (" WHERE n <> 0" if runs.stage.forgets else "")
-        )
-        return runs.stage.contents(runs.whole(), tick)
+        there = " WHERE n <> 0" if runs.stage.state.keys else ""
+        runs.write(f"SELECT * FROM ({runs.stage.delta(source, times=False)}){there}")
+        return runs.stage.contents(tick, runs.whole())
 
     def _told(self, part: _Part, tick: int) -> str:
         """SELECT what a part of the view says, out of its last stage."""
         last = part.kept[-1]
-        rows = f"({last.stage.contents(last.whole(), tick)})"
+        rows = f"({last.stage.contents(tick, last.whole())})"
         return part.final(rows) if last is part.groups else rows
 
     # --- changes of some ticks ----------------------------------------------------------------------------------------
@@ -210,53 +228,36 @@ class SparkFlow:
         if self._begun and not any(table.num_rows for table in inputs.values()):
             return table_of((), self._schema)
         known = {name: self._store.put(f"{self._label(name)}_in", table) for name, table in inputs.items()}
-        for name, runs in self._present.items():
-            rows = self._through(runs, known[name], upper)
-            named = stages.consolidated(stages.named(rows, self._columns[name]), self._columns[name])
-            known[name] = self._put(f"{self._label(name)}_there", named)
-        for relation in self._relations:
-            made = [self._changed(part, known[part.plan.sides[0].table], upper) for part in relation.parts]
-            if relation.name:
-                known[relation.name] = self._put(f"{self._label(relation.name)}_rel", self._joined(relation, made))
-        found = self._arrow(self._joined(self._relations[-1], made))
+        found = self._brought(known, partial(self._through, upper), self._put, whole=False)
         for runs, delta in self._added:
             runs.add(delta)
-        self._added, self._begun = [], True
+        self._added = []
         return found
 
-    def _changed(self, part: _Part, source: str, upper: int) -> str:
-        rows = stages.over(part.plan.sides[0].select, source)
-        if part.groups is not None:
-            rows = part.final(self._through(part.groups, rows, upper))
-        for kept in (part.once, part.rows):
-            rows = self._through(kept, rows, upper) if kept is not None else rows
-        return rows
-
-    def _through(self, runs: Runs, source: str, upper: int) -> str:
+    def _through(self, upper: int, runs: Runs, source: str) -> str:
         """SELECT what changes in a stage; it is to be added when all was found."""
-        stage = runs.stage
-        delta = self._store.session.sql(stage.delta(source, times=True)).toArrow()
-        begins = not stage.keys and not self._begun
+        stage, state = runs.stage, runs.stage.state
+        delta = self._store.session.sql(stage.delta(source)).toArrow()
+        begins, none = not state.keys and not self._begun, f"({state.row('0')})"
         if not delta.num_rows and not begins:
-            return f"(SELECT * FROM ({stage.contents(stage.none('NULL'), 0)}) WHERE false)"
+            return f"SELECT * FROM ({stage.contents(0, none)}) WHERE false"
         view = self._store.put(f"{runs.label}_delta", delta)
         if begins:  # the row of no rows is there from the first tick on
-            runs.write(f"SELECT * FROM {stage.none('0')}")
+            runs.write(state.row("0"))
         self._added.append((runs, delta))
-        if stage.weight == stages.ALL:
-            return f"({stage.passed(view)})"
-        found = f"({stage.out(runs.touched(delta, view), view)})"
+        single = len(pc.unique(delta.column("t"))) <= 1
+        found = stage.out(view, runs.touched(delta, view), single=single)
         if not begins:
             return found
         least = min(pc.min(delta.column("t")).as_py() if delta.num_rows else upper, upper - 1)
-        return f"({stage.contents(stage.none('0'), least)} UNION ALL SELECT * FROM {found})"
+        return f"{stage.contents(least, none)} UNION ALL SELECT * FROM ({found})"
 
     # --- SQL ----------------------------------------------------------------------------------------------------------
     def _joined(self, relation: _Relation, parts: Sequence[str], *, contents: bool = False) -> str:
         """SELECT the rows of all parts of a relation: all that there is, or changes."""
-        rows = " UNION ALL ".join(stages.named(part, relation.columns) for part in parts)
+        rows = " UNION ALL ".join(SPARK.renamed(part, relation.columns) for part in parts)
         alone = contents and len(parts) == 1 and relation.parts[0].unique
-        return rows if alone else stages.consolidated(rows, relation.columns)
+        return rows if alone else SPARK.consolidated(rows, relation.columns)
 
     def _label(self, name: str) -> str:
         """A name of temporary relations: users call theirs anything."""

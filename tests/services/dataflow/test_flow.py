@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pavane.dataflow import duckflow, growth, joining, touched
+from pavane.dataflow.deltas import Dialect
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.plan import Plan
 from pavane.dataflow.ports import TIME, Column, SqlError, ViewError
@@ -58,9 +59,9 @@ def never_lacking(self: touched.Front, now: str) -> str:
     return f"{LACKING(self, now)} LIMIT 0"
 
 
-def merged(source: str, columns: Sequence[Column]) -> str:
+def merged(self: Dialect, source: str, columns: Sequence[Column]) -> str:
     """All that comes in a step is of its last tick."""
-    return CONSOLIDATED(f"SELECT * REPLACE (max({TIME}) OVER () AS {TIME}) FROM ({source})", columns)
+    return CONSOLIDATED(self, f"SELECT * REPLACE (max({TIME}) OVER () AS {TIME}) FROM ({source})", columns)
 
 
 def never_alone(self: joining.Join, matched: str) -> str:
@@ -70,7 +71,7 @@ def never_alone(self: joining.Join, matched: str) -> str:
 
 KEPT, LACKING = touched.Front.kept, touched.Front.lacking
 JOIN, UNMATCHED = joining.Join.__init__, joining.Join.unmatched
-CONSOLIDATED = duckflow._consolidated
+CONSOLIDATED = Dialect.consolidated
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ CONSOLIDATED = duckflow._consolidated
         (touched.Front, "lacking", never_lacking, "max(price) AS most", 56),
         (joining.Join, "__init__", null_is_equal, "JOIN customers c ON o.customer = c.name WHERE", 5),
         (joining.Join, "unmatched", never_alone, "LEFT JOIN customers c ON o.customer = c.name AND", 0),
-        (duckflow, "_consolidated", merged, "count(*) AS n, sum(cents) AS total FROM orders GROUP BY customer", 0),
+        (Dialect, "consolidated", merged, "count(*) AS n, sum(cents) AS total FROM orders GROUP BY customer", 0),
     ],
 )
 def test_a_fault_is_found(
