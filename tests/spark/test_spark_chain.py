@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import pytest
 
+from pavane.dataflow.ports import Format
 from pavane.spark import chain as chains
 from pavane.spark.chain import DataEntry, Piece
 from pavane.spark.errors import ChainError, DataLossError
 from pavane.spark.log import BlockingLog
-from pavane.spark.options import Format
 from pavane.waltz.errors import Conflict, OutcomeUnknown
 
 

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pavane.dataflow import jsonrows
+from pavane.dataflow.ports import Format, Mode
 from pavane.spark import encode
 from pavane.spark.decode import Decoder
 from pavane.spark.errors import MalformedRecordError, OptionError
-from pavane.spark.options import Format, Mode, read_options
+from pavane.spark.options import read_options
 from pavane.spark.schema import Columns, check_written, columns
 
 SCHEMA = pa.schema(

@@ -339,7 +339,7 @@ async def test_a_follower_that_is_stopped_as_its_turn_comes_takes_nothing_over(
         async with running(options(tmp_path, generation=2, read_only=True)) as follower:
             await follower.binding.connect(follower.server)
             assert (await follower.binding.record()).header.seq == -2
-            await until(lambda: follower.server._promoted._waiters, "it has read all there is")
+            await until(lambda: bool(follower.server._promoted._waiters), "it has read all there is")
             follower.server.stop()
             follower.server.promote()
             async with asyncio.timeout(WAIT_S):

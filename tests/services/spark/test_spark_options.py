@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pavane.dataflow.ports import Format, Mode
 from pavane.spark import offsets
 from pavane.spark.errors import DataLossError, OptionError
 from pavane.spark.offsets import Range
-from pavane.spark.options import Delivery, Format, Mode, parse_partitions, read_options, write_options
+from pavane.spark.options import Delivery, parse_partitions, read_options, write_options
 
 SERVERS = {"servers": "a:1, b:2"}
 
