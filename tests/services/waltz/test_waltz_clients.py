@@ -76,11 +76,12 @@ class Guarded:
 
     async def refusal(self, pair: Pair | None) -> str:
         """Return how it is told that it may not connect."""
-        while True:
+        within_s, said = 0.1, "no answer in time"
+        while "no answer in time" in said:  # a machine with other work
             with pytest.raises(pavane.CannotConnect) as caught:
-                await pavane.connect_log("ledger", connection=self.connection(pair), timeout_s=0.1)
-            if "no answer in time" not in str(caught.value):  # a machine with other work
-                return str(caught.value)
+                await pavane.connect_log("ledger", connection=self.connection(pair), timeout_s=within_s)
+            within_s, said = 2 * within_s, str(caught.value)
+        return said
 
 
 @pytest.fixture
@@ -177,7 +178,9 @@ async def test_each_client_may_what_its_rules_say_and_hears_what_it_lacks(guarde
             await refused(stranger.append(0, b"never"), "stranger has no right to append")
         assert [await all_but_trim.hwm(number) for number in (0, 1)] == [0, 1]
     counted = {each.labels["reason"]: each.value for each in guarded.log.servers[0].metrics() if "refused" in each.name}
-    assert counted == {"no right to append": 3, "no right to read": 2, "no right to trim": 2}
+    wanted = {"no right to append": 3, "no right to read": 2, "no right to trim": 2}
+    assert counted.keys() == wanted.keys()
+    assert all(counted[why] >= count for why, count in wanted.items()), "more where a slow machine asked again"
 
 
 async def test_an_older_client_without_a_right_is_hung_up_on_for_it_knows_no_refusals(guarded: Guarded) -> None:
