@@ -215,7 +215,9 @@ async def test_an_outage_of_the_log_is_waited_for() -> None:
         async with asyncio.timeout(30.0):
             assert await steps.get() == "moved"
             log.away = True
-            assert await steps.get() == "nobody answers"
+            while (said := await steps.get()) == "moved":
+                pass  # what it did before
+            assert said == "nobody answers"
             log.partitions[DATA].append(Record(0, 0, b'{"x": 7}'))
             log.away = False
             views = Views(log, HOME)
