@@ -1,6 +1,7 @@
 """A log of three storage nodes and a server on sockets and real files, in a process of its own.
 
-`python -m tests.spark.running FOLDER PARTITIONS` prints the server's address and runs until its input ends.
+`python -m tests.spark.running FOLDER PARTITIONS [archived]` prints the server's address and runs until its input ends.
+With `archived` the storage nodes keep next to nothing, and the rest is in FOLDER/archive.
 """
 
 import asyncio
@@ -8,16 +9,25 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from pavane.waltz.aio.archive import Archive
+from pavane.waltz.core import feed, storing
+from pavane.waltz.core.retention import KEEP_ALL, Policy
 from tests.services.waltz.running import running_log
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 48
 
 
-async def run(folder: Path, partitions: int) -> None:
-    async with running_log(folder, partitions=partitions) as log:
+async def run(folder: Path, partitions: int, *, archived: bool) -> None:
+    policy, opened = KEEP_ALL, None
+    if archived:
+        policy = Policy(bytes_max=40_000, archives=True)
+        vars(storing)["LOOK_S"], vars(feed)["TAIL_BYTES_MAX"] = 0.05, 10_000  # else what was dropped is in memory still
+        opened = partial(Archive, f"file://{folder}/archive", {})
+    async with running_log(folder, partitions=partitions, policy=policy, archive=opened) as log:
         await log.settled()
         sys.stdout.write(f"127.0.0.1:{log.servers[0].port}\n")
         sys.stdout.flush()
@@ -25,9 +35,9 @@ async def run(folder: Path, partitions: int) -> None:
 
 
 @contextmanager
-def log_process(folder: Path, partitions: int = PARTITIONS) -> Iterator[str]:
+def log_process(folder: Path, partitions: int = PARTITIONS, *options: str) -> Iterator[str]:
     """Run a log and yield the address of its server."""
-    command = [sys.executable, "-m", "tests.spark.running", str(folder), str(partitions)]
+    command = [sys.executable, "-m", "tests.spark.running", str(folder), str(partitions), *options]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -44,4 +54,4 @@ def log_process(folder: Path, partitions: int = PARTITIONS) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(run(Path(sys.argv[1]), int(sys.argv[2]), archived="archived" in sys.argv[3:]))

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from pavane.dataflow.log import Log, Transaction
 from pavane.spark.errors import DataLossError
-from pavane.spark.options import Tls
+from pavane.spark.options import Store, Tls
 from pavane.waltz.errors import Trimmed
 
 READ_BYTES_MAX = 4 * 2**20  # Of one step of a read: rows enough for Arrow, little beside Spark's own memory.
@@ -40,13 +40,18 @@ class Client(Log, Protocol):
 Connect = Callable[[], AbstractAsyncContextManager[Client]]
 
 
-def connect(servers: Sequence[str], tls: Tls | None) -> Connect:
-    """Return what opens a client of the log at these servers."""
+def connect(servers: Sequence[str], tls: Tls | None, store: Store | None = None) -> Connect:
+    """Return what opens a client of the log at these servers; with ``store`` that reads its archive there itself."""
 
     def opened() -> AbstractAsyncContextManager[Any]:
         from pavane.waltz.client import Waltz  # noqa: PLC0415 - in tasks only, never in a user's session
 
-        return Waltz(list(servers), tls=None if tls is None else _context(tls))
+        context = None if tls is None else _context(tls)
+        if store is None:
+            return Waltz(list(servers), tls=context)
+        from pavane.spark.archived import ArchivedLog  # noqa: PLC0415 - its library is large
+
+        return ArchivedLog(servers, context, store)
 
     return opened
 

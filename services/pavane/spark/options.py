@@ -24,8 +24,9 @@ class Delivery(StrEnum):
 
 
 COMMON = ("servers", "partition", "partitions", "format", "chain", "tls.ca", "tls.certificate", "tls.key")
-READ = (*COMMON, "mode", "columnNameOfCorruptRecord", "corruptRecordColumn", "failOnDataLoss", "minPartitions",
-        "maxRecordsPerPartition", "startingOffsets")  # fmt: skip
+STORE = "archive."  # begins the names of what the archive's store wants, such as archive.aws_region
+READ = (*COMMON, "archive", "mode", "columnNameOfCorruptRecord", "corruptRecordColumn", "failOnDataLoss",
+        "minPartitions", "maxRecordsPerPartition", "startingOffsets")  # fmt: skip
 READ_BATCH = (*READ, "endingOffsets")
 READ_STREAM = (*READ, "maxOffsetsPerTrigger")
 WRITE = (*COMMON, "delivery", "header", "partitionBy", "writerId")
@@ -43,11 +44,20 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """The folder of the log's archive, and options of the store that it is in."""
+
+    url: str
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class ReadOptions:
     """How to read. `partitions` None means all."""
 
     servers: tuple[str, ...]
     tls: Tls | None
+    store: Store | None
     partitions: tuple[int, ...] | None
     format: Format
     chain: str | None
@@ -84,7 +94,10 @@ class _Reader:
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...], purpose: str) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
         names = {name.lower(): name for name in known}
-        for name in sorted(self._values.keys() - names.keys()):
+        self._of_store = {
+            name: value for name, value in self._values.items() if "archive" in names and name.startswith(STORE)
+        }
+        for name in sorted(self._values.keys() - names.keys() - self._of_store.keys()):
             near = difflib.get_close_matches(name, names, n=1)
             hint = f" Did you mean {names[near[0]]!r}?" if near else f" It knows: {', '.join(sorted(known))}."
             raise OptionError(f'format("waltz") has no option {name!r} for {purpose}.{hint}')
@@ -146,6 +159,14 @@ class _Reader:
             raise OptionError("options 'tls.certificate' and 'tls.key' belong together.")
         return Tls(ca, certificate, key)
 
+    def store(self) -> Store | None:
+        url = self.text("archive")
+        if url is None:
+            if self._of_store:
+                raise OptionError("option 'archive' is missing: it names the folder of the log's archive.")
+            return None
+        return Store(url, {name.removeprefix(STORE): value for name, value in self._of_store.items()})
+
     def partitions(self) -> tuple[int, ...] | None:
         one, many = self.text("partition"), self.text("partitions")
         if one is not None and many is not None:
@@ -191,6 +212,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     return ReadOptions(
         servers=reader.servers(),
         tls=reader.tls(),
+        store=reader.store(),
         partitions=(0,) if chain is not None and partitions is None else partitions,
         format=reader.word("format", Format, Format.RAW),
         chain=chain,

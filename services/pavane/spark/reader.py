@@ -43,7 +43,7 @@ class _Reading:
         return BlockingLog(self._connect())
 
     def _connect(self) -> Connect:
-        return connect(self._options.servers, self._options.tls)
+        return connect(self._options.servers, self._options.tls, self._options.store)
 
     def _partitions(self, log: BlockingLog) -> Sequence[int]:
         held = log.partitions()
