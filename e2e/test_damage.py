@@ -14,7 +14,7 @@ from e2e.test_waltz import LogTest, ledger
 from e2e.waiting import eventually
 from pavane.waltz.client import Rejected, Unavailable
 from pavane_cli.commands.resources import condition
-from pavane_operator.kube.resources import EVENTS
+from pavane_operator.kube.resources import EVENTS, Object
 
 __all__ = ["ledger"]
 
@@ -76,9 +76,15 @@ async def test_damaged_copies_are_named_by_condition_event_and_why(ledger: LogTe
         with pytest.raises((Unavailable, Rejected), match="no storage node"):
             async for _ in log.read(PARTITION, 0, RECORDS):
                 pass
-    found = await ledger.until(lambda item: reason_of(item, "Ready") == UNUSABLE, "the log is down for its copies")
-    assert named("q-storage-0") in (condition(found, "LogHealthy") or {})["message"]
-    said = platform.run("why", "waltz/q", "-n", ledger.namespace).stdout.replace("\n", " ")
-    assert named("q-storage-0") in said
-    assert "too few copies are left" in said
-    assert "does not answer" not in said
+
+    def down(item: Object) -> bool:
+        """Each look has what nodes have told that answered at once."""
+        healthy = condition(item, "LogHealthy") or {"message": ""}
+        return reason_of(item, "Ready") == UNUSABLE and named("q-storage-0") in healthy["message"]
+
+    async def why() -> str:
+        said = platform.run("why", "waltz/q", "-n", ledger.namespace).stdout.replace("\n", " ")
+        return said if named("q-storage-0") in said and "too few copies are left" in said else ""
+
+    await ledger.until(down, "the log is down for its copies")
+    assert "does not answer" not in await eventually(why, "the command says why")
