@@ -3,7 +3,7 @@
 from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage.directory import PartitionFiles
 from pavane.waltz.wire.blobs import UNRESOLVED
-from tests.sim.waltz.world import PARTITION, World
+from tests.sim.waltz.world import PARTITION, SimNode, World
 
 GAP_S = (0.1, 1.5)
 BACK_S = (0.2, 4.0)
@@ -92,7 +92,7 @@ class Faults:
             node.stop(power=False)
         if world.rng.random() < 0.5 or not may_rot:
             node.wipe()
-        elif not node.rot():
+        elif not _rot(node):
             node.start()
             return
         self._spoiled = name
@@ -139,4 +139,17 @@ def whole(world: World, files: PartitionFiles) -> bool:
                 txid = segment.check(txid, 1 << 20)
     except Damaged:
         return False
+    return True
+
+
+def _rot(node: SimNode) -> bool:
+    """Flip a bit of one of the last records; false if there is none."""
+    folder = node.disk.folder(str(PARTITION))
+    names = [name for name in folder.names() if name.endswith(".seg")]
+    if not names:
+        return False
+    size = folder.open(names[-1]).size
+    if size <= 128:
+        return False
+    node.disk.flip_bit(str(PARTITION), names[-1], node.world.rng.randrange(max(128, size - 300), size))
     return True

@@ -93,18 +93,6 @@ class SimNode:
         self.disk = MemoryDisk()
         self.thread = DiskThread(self.world.scheduler, self.disk)
 
-    def rot(self) -> bool:
-        """Flip a bit of one of the last records; false if there is none."""
-        folder = self.disk.folder(str(PARTITION))
-        names = [name for name in folder.names() if name.endswith(".seg")]
-        if not names:
-            return False
-        size = folder.open(names[-1]).size
-        if size <= 128:
-            return False
-        self.disk.flip_bit(str(PARTITION), names[-1], self.world.rng.randrange(max(128, size - 300), size))
-        return True
-
     def take(self, link: Link, message: Any) -> None:
         if self.node is not None:
             self.node.arrive(message.head)

@@ -387,8 +387,7 @@ class StoreSession(Joining):
         # What it has noted in this session, before it failed and came back, is committed, and it notes nothing less.
         known = max(self._resolved, info.lwm) if info.session == self.id else self._resolved
         if replica.hwm > known:
-            cut = yield from self._own(replica, s.Truncate, known, False)
-            replica.hwm = cut.txid
+            replica.hwm = (yield from self._own(replica, s.Truncate, known, False)).txid
         # One that joins late begins where the log does, which this session may have trimmed beyond what it resolved.
         yield from self._own(replica, s.SetLowWaterMark, max(known, replica.hwm), False)
         replica.stamped = True
