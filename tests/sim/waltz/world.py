@@ -326,7 +326,7 @@ class Client:
         self._again(ANSWER_S, self.lost)
 
     def hear(self, connection: int, message: Any) -> None:
-        if connection != self.connection:
+        if connection != self.connection or self.server is None:
             return
         match message:
             case m.FeedBatch():
