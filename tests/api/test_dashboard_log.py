@@ -79,3 +79,6 @@ async def test_consumers_of_a_log_are_shown_and_who_may_removes_one(
             await expect(table.get_by_role("row", name="coordinator.bank")).to_be_visible()
             await expect(dialog).to_have_count(0)
             assert [one.name for number in (0, 1) for one in await log.consumers(number)] == ["coordinator.bank"]
+            cluster.move(1, owner=9)
+            await expect(page.get_by_text("Nobody answers for partition 1: who reads it is not known.")).to_be_visible()
+            await expect(table).to_have_count(0)

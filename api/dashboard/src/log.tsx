@@ -57,18 +57,22 @@ function Consumers({ path }: { path: string }) {
   return (
     <Panel title="Consumers">
       <Told query={consumers} what="the consumers">
-        {({ items }) =>
-          items.length === 0 ? (
-            <Empty>Nobody keeps a position in this log, so retention waits for no reader.</Empty>
-          ) : (
-            <Table caption="Consumers" head={CONSUMERS_HEAD} rows={items.length}>
-              <Rows
-                items={items}
-                row={(each) => <Reading key={`${each.partition}/${each.name}`} consumer={each} leave={() => setLeaving(each.name)} />}
-              />
-            </Table>
-          )
-        }
+        {({ items, unanswered }) => (
+          <>
+            {unanswered.length > 0 && <p className="bad">Nobody answers for partition {unanswered.join(", ")}: who reads it is not known.</p>}
+            {items.length === 0 && unanswered.length === 0 && (
+              <Empty>Nobody keeps a position in this log, so retention waits for no reader.</Empty>
+            )}
+            {items.length > 0 && (
+              <Table caption="Consumers" head={CONSUMERS_HEAD} rows={items.length}>
+                <Rows
+                  items={items}
+                  row={(each) => <Reading key={`${each.partition}/${each.name}`} consumer={each} leave={() => setLeaving(each.name)} />}
+                />
+              </Table>
+            )}
+          </>
+        )}
       </Told>
       {leaving !== null && (
         <Confirm
