@@ -6,7 +6,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import EngineError, ViewError
 from pavane.dataflow.rows import table_of
 from pavane.dataflow.sql import parse
@@ -39,19 +38,6 @@ def test_what_goes_wrong_is_told_apart(engine: SparkEngine) -> None:
         engine.evaluate("SELECT a + a AS b FROM input", {"input": table})
     with pytest.raises(EngineError, match="Spark: "):
         engine.evaluate("SELECT nothing FROM input", {"input": table})
-
-
-@pytest.mark.parametrize("name", ["plain", "spark"])
-def test_whole_numbers_of_a_window_may_be_large_in_between(name: str, engine: SparkEngine) -> None:
-    """Spark's own average adds doubles up; a sum is asked for its range when it is told."""
-    made = parse(
-        "CREATE TABLE t (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '0');"
-        "CREATE MATERIALIZED VIEW v AS SELECT k, avg(x) OVER () AS m, sum(x) OVER () AS s FROM t"
-    )
-    rows = [((number, x), 1, 1) for number, x in enumerate((2**63 - 1, 2**63 - 1, -(2**63), -(2**63 - 10)))]
-    flow = (PlainEngine() if name == "plain" else engine).open(made).flow(made.views[0])
-    found = flow.step({"t": table_of(rows, arrow_schema(made.tables[0].columns))}, 2)
-    assert {(row["m"], row["s"]) for row in found.to_pylist()} == {(2.0, 8)}
 
 
 def test_the_average_of_a_window_does_not_end_where_a_sum_would(engine: SparkEngine) -> None:
