@@ -107,6 +107,10 @@ class World:
         self.fence = 0
         self.members: set[str] = set()
         """Pods that the store counts on; the greatest name leads."""
+        self.left: int | None = None
+        """The generation that the fence was taken from to go back to a former one."""
+        self.fence_is_number = False
+        """The store knows no members: what tells is the number of the generation, as in a WaltzCluster."""
         self.removed: set[str] = set()
         """Pods whose volumes say that they were members."""
         self.served = False
@@ -349,6 +353,7 @@ class World:
         if not self.writable(action.generation) or not self.writable(self.fence):
             return "no quorum"
         if action.generation != self.fence:
+            self.left = self.fence if action.generation < self.fence else self.left
             self.fence = action.generation
             self._change({f"{NAME}-server-g{self.fence}-{i}" for i in range(self.replicas_of(self.fence))})
         return ""

@@ -224,3 +224,5 @@ SCENARIOS: dict[str, Scenario] = {
         retiring_status_lost_on_the_way_back,
     )
 }
+OF_MEMBERS = frozenset({"replicas_end_the_bake", "lost_volume_ends_the_bake"})
+"""Those that a store without members does not have."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pavane.wire.stages import Stage
@@ -135,7 +135,7 @@ class Operator:
         alive = [pod for pod in world.pods_of(coming) if pod.stage >= Stage.READ_ONLY]
         safe = (not coming or len(alive) * 2 > world.replicas_of(coming)) and world.writable(world.fence)
         everybody = all(pod.stage is Stage.READ_WRITE for pod in world.pods_of(coming))
-        return Facts(
+        found = Facts(
             leads=bool(coming) and world.fence == coming and world.writable(coming) and (world.served or everybody),
             safety=None if safe else Problem("NoQuorum", "no majority"),
             steps_done=frozenset(done),
@@ -147,6 +147,9 @@ class Operator:
             fence=world.fence or None,
             down=None if world.writable(world.fence) else Problem("NoQuorum", "no majority"),
         )
+        if not world.fence_is_number:
+            return found
+        return replace(found, members=frozenset(), removed=frozenset(), left=world.left, due=None)
 
     def _refused_as_expired(self) -> bool:
         rollout = self.world.status.rollout

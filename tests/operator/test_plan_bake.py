@@ -10,7 +10,7 @@ import pytest
 
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.status import GenerationRole, Result, State
-from pavane_operator.plan.model import CAN_SWITCH_BACK, ROLLOUT_ID_ANNOTATION, DeleteChild, Pod, PodBlocker, Problem
+from pavane_operator.plan.model import CAN_SWITCH_BACK, ROLLOUT_ID_ANNOTATION, DeleteChild, Pod, Problem
 from tests.operator.model_cluster_kind import NAME
 from tests.operator.test_plan_status import Lab
 
@@ -84,7 +84,7 @@ def _behind(pod: Pod) -> Pod:
 def _fenced(pod: Pod) -> Pod:
     """It restarted, and rests; a short log makes no lag."""
     assert pod.stage is not None
-    return dataclasses.replace(pod, stage=dataclasses.replace(pod.stage, blockers=(PodBlocker("Fenced"),)))
+    return dataclasses.replace(pod, stage=dataclasses.replace(pod.stage, done=True))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ import pytest
 from pavane_operator.crds.status import State
 from pavane_operator.plan.table import TABLE
 from tests.operator.model_cluster import KilledError, World
+from tests.operator.model_cluster_bake import OF_MEMBERS
+from tests.operator.model_cluster_bake import SCENARIOS as BAKE
 from tests.operator.model_cluster_kind import SERVING_EARLY
 from tests.operator.model_cluster_scenarios import FROM_NOTHING, SCENARIOS, bootstrap
 from tests.operator.model_cluster_script import Scenario
@@ -120,6 +122,18 @@ def test_a_service_that_goes_before_the_fence_ends_at_the_generation_that_leads(
     assert expected["selected"] == expected["active"] == clean.world.fence
     for call in range(clean.first_kill or 1, clean.calls + 1, STEP):
         final = Run(SCENARIOS[name], copy.deepcopy(world), frozenset({call})).finish()
+        assert final == expected, f"killed at call {call} of {clean.calls}"
+
+
+@pytest.mark.parametrize("name", sorted(BAKE.keys() - OF_MEMBERS))
+def test_a_fence_that_is_a_number_goes_back_as_members_do(name: str) -> None:
+    world = copy.deepcopy(_bootstrapped())
+    world.fence_is_number = True
+    clean = Run(BAKE[name], copy.deepcopy(world))
+    expected = clean.finish()
+    assert expected["selected"] == expected["active"] == clean.world.fence
+    for call in range(clean.first_kill or 1, clean.calls + 1, STEP):
+        final = Run(BAKE[name], copy.deepcopy(world), frozenset({call})).finish()
         assert final == expected, f"killed at call {call} of {clean.calls}"
 
 

@@ -29,8 +29,7 @@ def switch_back_problem(view: ResourceView) -> Problem | None:
         pod = pods.get(name)
         if pod is None or not pod.scheduled:
             return Problem("PodNotScheduled", f"pod {name} of the former generation has no node")
-        fenced = pod.stage is not None and any(each.reason == "Fenced" for each in pod.stage.blockers)
-        if fenced or view.settles_at(pod) is None:
+        if view.settles_at(pod) is None or (pod.stage is not None and pod.stage.done):
             return Problem("NotFollowing", f"pod {name} of the former generation does not follow")
     return view.facts.safety
 

@@ -122,6 +122,8 @@ class StageView:
     target: int | None = None
     leads: bool = False
     """Serves writes, with the fence of its generation."""
+    done: bool = False
+    """Fenced by a later generation, and follows it no more."""
     fence: int | None = None
     """The greatest generation that the pod knows to hold the fence."""
     blockers: tuple[PodBlocker, ...] = ()
@@ -217,6 +219,9 @@ class Facts:
     members: frozenset[str] | None = None
     """Pods that the store counts on, known for good: no set of pods gets smaller than they need. Empty where a kind's
     store counts on none; None = unknown, then no set changes its size."""
+    left: int | None = None
+    """The last generation from which the store took the right to write to give it back to a former one, where its fence
+    tells; elsewhere `removed` does."""
     removed: frozenset[str] = frozenset()
     """Pods that the store took out: they can come back on a new volume alone."""
     stops_last: str | None = None

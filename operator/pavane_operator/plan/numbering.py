@@ -22,7 +22,7 @@ def rebuilt_status(view: ResourceView) -> Status | None:
     if fence and any(step.serves for step in view.kind.steps):
         active = min(active, fence)  # the Service goes before the fence
     # Whoever was a member is none that comes: it was left by a way back (2.7).
-    left = {pod.generation for pod in view.observed.pods if pod.name in view.facts.removed}
+    left = {view.facts.left, *(pod.generation for pod in view.observed.pods if pod.name in view.facts.removed)}
     above = max((number for number in numbers - left if number > active), default=None)
     status = view.status.model_copy(
         update={"active_generation": active or None, "last_generation": view.highest_number or None}

@@ -160,7 +160,10 @@ class ResourceSnapshot:
         return self.state is State.PROMOTING and 0 < self.next < self.active
 
     def has_lost_fence_to_former(self, generation: int) -> bool:
-        """Whether the store counts on former generations alone and has removed this one, by the word of both."""
+        """Whether the store has given the right to write of this generation back to a former one; where it is members,
+        by the word of both."""
+        if self.facts.left is not None:
+            return generation == self.facts.left and (self.facts.fence or 0) < generation
         members = self.facts.members or ()
         counted = {pod.generation for pod in self.observed.pods if pod.name in members}
         removed = {pod.generation for pod in self.observed.pods if pod.name in self.facts.removed}

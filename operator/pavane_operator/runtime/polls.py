@@ -151,6 +151,7 @@ def stage_view(document: object) -> StageView:
             progress=document.get("progress"),
             target=document.get("target"),
             leads=bool(document.get("leads")),
+            done=bool(document.get("done")),
             fence=document.get("fence"),
             mark=document.get("mark"),
             blockers=tuple(

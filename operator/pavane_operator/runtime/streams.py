@@ -279,6 +279,7 @@ def view_of(report: StageReport, *, connected: bool, asked: Stage | None) -> Sta
         progress=report.progress,
         target=report.target,
         leads=report.leads,
+        done=report.done,
         fence=report.fence_seen.generation if report.fence_seen is not None else None,
         blockers=tuple(
             PodBlocker(blocker.reason, blocker.text, dict(blocker.detail))

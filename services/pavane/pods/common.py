@@ -20,6 +20,7 @@ from pavane.wire import Stage
 
 EXIT_STOPPED = 0
 FENCED_SECONDS = 30.0  # a fenced pod rests before it ends, so that no restart loop burns (operator.md 2.12)
+LED_LOOK_S = 0.2  # how often a pod that rests looks whether the operator leads it
 
 _logger = logging.getLogger(__name__)
 
@@ -123,11 +124,17 @@ def stage_metrics(stage: StageServer) -> list[Metric]:
     ]
 
 
-async def rest_fenced(process: Process, generation: int) -> None:
-    """Tell that a later generation took over, rest, and end the process with code 0 (operator.md 2.12)."""
+async def rest_fenced(process: Process, generation: int, is_led: Callable[[], bool] = lambda: False) -> None:
+    """Tell that a later generation took over, rest, and end the process with code 0 (operator.md 2.12).
+
+    Returns when the operator leads the pod meanwhile: it is to follow.
+    """
     reason = f"fenced: generation {generation} was superseded by a later one; this pod has nothing left to do"
     _logger.warning(reason)
     write_termination_log(reason)
-    await asyncio.sleep(FENCED_SECONDS)
+    for _ in range(round(FENCED_SECONDS / LED_LOOK_S)):
+        await asyncio.sleep(LED_LOOK_S)
+        if is_led():
+            return
     process.exit(EXIT_STOPPED, reason)
     await process.ended()

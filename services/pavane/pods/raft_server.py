@@ -184,7 +184,8 @@ class RaftPod(StagedPod[RaftRole]):
             _logger.info("fence: %s", fence)
             self._known = fence
         if fence is Fence.SUPERSEDED and not self._judged:
-            await self._rest_fenced()
+            await self._rest_fenced(stage)
+            role.fenced = False
         # Who restarts with a log that no longer names it may vote until a member says that this is committed.
         doubtful = fence is Fence.NAMED and not status.effective.names(status.id)
         self._judged = self._judged or not (doubtful or fence is Fence.UNKNOWN)

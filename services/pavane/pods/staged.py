@@ -150,10 +150,15 @@ class StagedPod(ABC, Generic[R]):
         if self._stage is not None:
             self._stage.notify()
 
-    async def _rest_fenced(self) -> None:
+    async def _rest_fenced(self, stage: StageServer | None = None) -> None:
+        """Rest, then end; with `stage`, return when the operator has a stream and it follows (operator.md 2.7)."""
         self._role.fenced = True
         self._notify()
-        await rest_fenced(self._process, self._role.generation)
+
+        def is_led() -> bool:
+            return stage is not None and stage.streams > 0 and stage.stage >= Stage.READ_ONLY
+
+        await rest_fenced(self._process, self._role.generation, is_led)
 
     async def _follow_fence(self, stage: StageServer) -> None:
         while not self._process.ending:

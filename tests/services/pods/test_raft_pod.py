@@ -146,6 +146,11 @@ async def test_a_generation_takes_over_and_the_old_one_is_fenced(pods: Pods, mon
     told = await old.stage()
     assert told["done"]
     assert "Fenced" in [blocker["reason"] for blocker in told["blockers"]]
+    await follows_when_it_is_led(pods, old, new)
+    old.kill()
+    old.termination_log.unlink()
+    old.start()
+    await eventually(old.termination_log.exists)
     assert old.process is not None
     old.process.send_signal(signal.SIGTERM)
     assert await old.exit_code() == 0
@@ -155,6 +160,18 @@ async def test_a_generation_takes_over_and_the_old_one_is_fenced(pods: Pods, mon
     new.kill()
     new.start()
     await new.reaches("ReadWrite", leads=True)
+
+
+async def follows_when_it_is_led(pods: Pods, rests: Pod, leader: Pod) -> None:
+    """The operator wants a pod that rests to stand by (2.7): it follows, as one that never restarted."""
+    stream = await rests.stream(Epoch(2, 1))
+    await stream.lead_up()
+    async with pods.client(leader) as client:
+        await client.update(b"entry behind its restart")
+    last = (await leader.stage())["target"]
+    report = await stream.wait_for(lambda report: not report.done and report.progress >= last)
+    assert report.blockers == ()
+    await stream.close()
 
 
 async def rests_and_ends(fenced: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
