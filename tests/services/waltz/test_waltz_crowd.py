@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -17,13 +18,14 @@ import pytest
 from pavane.waltz.aio import listener, stream
 from pavane.waltz.aio.admin import StorageAdmin
 from pavane.waltz.aio.stream import Stream
-from pavane.waltz.client import Waltz
+from pavane.waltz.client import Waltz, trusting
 from pavane.waltz.errors import OutcomeUnknown, Unavailable
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire import storage as s
-from pavane.waltz.wire.frame import ADMIN_CLIENT, STORAGE_CLIENT
+from pavane.waltz.wire.frame import ADMIN_CLIENT, STORAGE_CLIENT, Magic
 from tests.services.eventually import eventually
 from tests.services.waltz.running import ANSWER_S, KEY, Log, RawClient, running_log
+from tests.services.waltz.test_waltz_tls import certificates
 
 MIB = 1 << 20
 CONNECTION_BYTES_MAX = 64 * 1024  # of one that is idle: both of its ends are in this process
@@ -255,6 +257,40 @@ async def test_a_feed_that_is_not_read_keeps_little_in_memory_and_goes_on(
         while found < count:
             found += len((await slow.next(m.FeedBatch)).items)
         slow.hang_up("done")
+
+
+@pytest.mark.parametrize("how", ["unread", "unfinished"])
+async def test_what_all_clients_keep_in_memory_together_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Each keeps less than it may, only the sum is too much: who has kept it for longest goes, the last one stays."""
+    each, most = 24, 40  # MiB; the system's own buffers take a part of what is sent
+    monkeypatch.setattr(stream, "KEPT_SUM_BYTES_MAX", most * MIB)
+    async with running_log(tmp_path, certificates=certificates(tmp_path / "tls")) as log:
+        tls = trusting((tmp_path / "tls" / "ca.crt").read_text())
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"], tls=tls, patience=ANSWER_S) as client:
+            txid = await client.append(0, bytes(MIB))
+            clients, served = [], []
+            for _ in range(5):
+                known = set(streams_of(log, "client"))
+                clients.append(await RawClient.connect(port_of(log, "client"), (5,), tls=tls))
+                transport = clients[-1]._transport
+                assert transport is not None
+                (one,) = set(streams_of(log, "client")) - known
+                served.append(one)
+                if how == "unread":
+                    transport.pause_reading()
+                    for _ in range(each):
+                        clients[-1].send(m.TransactionDataRequest(clients[-1].reqid(), txid))
+                else:
+                    transport.write(struct.pack(">bhi", Magic.LOG, 5, 2 * each * MIB) + bytes(each * MIB))
+                await eventually(lambda one=one: one.closed or one.kept > each / 2 * MIB, ANSWER_S)  # type: ignore[misc]
+            await eventually(lambda: served[0].closed, ANSWER_S)
+            assert not served[-1].closed
+            assert sum(one.kept for one in served if not one.closed) <= most * MIB
+            assert (await client.get(0, await client.append(0, b"after"))).data == b"after"
+            for one in clients:
+                one.abort("done")
 
 
 def of_node(log: Log, index: int, descriptor: int) -> bool:

@@ -20,6 +20,8 @@ KEEP_ALIVE_S = 600.0
 SILENT_S, PROBE_S, PROBES = 60, 10, 6  # without a byte, after which the kernel asks whether the peer is still there
 WRITE_HIGH_BYTES, WRITE_LOW_BYTES = 256 * 1024, 64 * 1024
 UNSENT_BYTES_MAX = 64 * 1024 * 1024  # of one connection that does not read; then it is closed
+KEPT_SUM_BYTES_MAX = 2 * UNSENT_BYTES_MAX  # for all strangers of a process; then who keeps some for longest is ended
+KEPT_BYTES_MIN = WRITE_LOW_BYTES  # of one connection, to be counted: what 2,048 with less have is no more than that sum
 WRITE_BYTES = 1024 * 1024  # written at once: a turn may answer a thousand requests, each with as much
 READ_BYTES = 256 * 1024  # at once
 
@@ -36,6 +38,20 @@ class _Turn:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._loop = loop
         self._unsent: list[Stream] = []
+        self._kept: dict[Stream, int] = {}  # bytes for strangers, of which who keeps some for longest is the first
+
+    def keep(self, stream: "Stream", size: int) -> None:
+        """Take note of what is kept for a stranger, and make room if it is too much for all together."""
+        if size <= KEPT_BYTES_MIN:
+            self._kept.pop(stream, None)
+            return
+        self._kept[stream] = size
+        if sum(self._kept.values()) > KEPT_SUM_BYTES_MAX:
+            self._kept = {each: size for each in self._kept if (size := each.kept) > KEPT_BYTES_MIN}
+            while sum(self._kept.values()) > KEPT_SUM_BYTES_MAX:
+                oldest = next(iter(self._kept))
+                del self._kept[oldest]
+                oldest.make_room()
 
     def add(self, stream: "Stream") -> None:
         if not self._unsent:
@@ -60,6 +76,8 @@ class Stream(asyncio.BufferedProtocol):
 
     bounded = True
     """Whether a peer that does not read is given up; else what is sent has a bound elsewhere."""
+    strangers = False
+    """Whether anybody may connect: what all such connections keep together, unsent or unfinished, has a bound."""
 
     def __init__(self, side: Side, *, connecting: bool, versions: tuple[int, ...] | None = None) -> None:
         self.channel = Channel(side, versions)
@@ -76,6 +94,18 @@ class Stream(asyncio.BufferedProtocol):
         self._pending = bytearray()
         self._timer: asyncio.TimerHandle | None = None
         self._read_paused = self._write_paused = False
+
+    @property
+    def kept(self) -> int:
+        """Bytes that the peer has not read, and those of a message of which the rest has not come."""
+        unsent = 0 if self._transport is None or self.closed else _unsent(self._transport)
+        return unsent + self.channel.buffered
+
+    def make_room(self) -> None:
+        """End it, for too much is kept."""
+        _logger.warning("%s: connection ended: %d bytes unread or unfinished for longest", self.peer, self.kept)
+        if self._transport is not None:
+            self._transport.abort()
 
     def opened(self) -> None:
         """The peer's Hello was taken: messages may be sent."""
@@ -147,8 +177,9 @@ class Stream(asyncio.BufferedProtocol):
         if self._pending and self._transport is not None and not self.closed:
             data, self._pending = self._pending, bytearray()
             self._transport.write(data)
-            if self.bounded and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            if self.bounded and _unsent(self._transport) > UNSENT_BYTES_MAX:
                 self._transport.abort()
+            self._count()
 
     def hang_up(self, reason: str) -> None:
         """Close the connection once what was sent is delivered, or FLUSH_S are over."""
@@ -214,6 +245,7 @@ class Stream(asyncio.BufferedProtocol):
             if message is None:
                 break
             self.heard(message)
+        self._count()
         self.turned()
 
     def pause_writing(self) -> None:
@@ -224,7 +256,12 @@ class Stream(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The peer has caught up."""
         self._write_paused = False
+        self._count()
         self.writable(True)
+
+    def _count(self) -> None:
+        if self.strangers:
+            self._turn.keep(self, self.kept)
 
     def _drained(self) -> None:
         if not self._write_paused and not self.closed:
@@ -260,6 +297,7 @@ class Stream(asyncio.BufferedProtocol):
         if not self.closed:
             self.closed = True
             self._pending.clear()
+            self._turn.keep(self, 0)
             if self._timer is not None:
                 self._timer.cancel()
             if self._greeting is not None and not self._greeting.done():
@@ -288,6 +326,12 @@ async def connect(make: Callable[[], S], address: str, tls: ssl.SSLContext | Non
         stream.abort("no Hello came")
         raise
     return stream
+
+
+def _unsent(transport: asyncio.Transport) -> int:
+    """Return what waits to be written. A TLS transport tells only what the TCP transport below it has not taken yet."""
+    below: asyncio.Transport | None = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+    return transport.get_write_buffer_size() + (below.get_write_buffer_size() if below is not None else 0)
 
 
 def _notice_the_end(transport: asyncio.BaseTransport) -> None:

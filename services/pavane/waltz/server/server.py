@@ -498,6 +498,8 @@ def _consumer_metrics(labels: Mapping[str, str], one: Partition) -> Iterator[Met
 class _Client(Stream):
     """A client's connection."""
 
+    strangers = True
+
     def __init__(self, server: WaltzServer) -> None:
         super().__init__(LOG_SERVER, connecting=False)
         self.number = 0
