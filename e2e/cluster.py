@@ -170,6 +170,10 @@ def state_of(document: Object) -> str:
     return str(((document.get("status") or {}).get("rollout") or {}).get("state", "Idle"))
 
 
+def can_switch_back(document: Object) -> bool:
+    return (condition(document, "CanSwitchBack") or {}).get("status") == "True"
+
+
 def reason_of(document: Object, kind: str) -> str:
     return str((condition(document, kind) or {}).get("reason"))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import LOADED, QUICK, RaftTest, state_of
+from e2e.cluster import LOADED, QUICK, RaftTest, can_switch_back, state_of
 from e2e.conftest import RUNS
 from e2e.waiting import READY_S, eventually
 from e2e.writer import WARM_UP_WRITES, shown
@@ -42,11 +42,6 @@ async def test_a_rollout_under_load_loses_and_doubles_nothing(raft: RaftTest) ->
         assert proof.leaders >= 2, "a leader of each generation was seen"
         assert document["status"]["history"][0]["result"] == "Promoted"
         assert await raft.stateful_sets() == [f"q-server-g{run + 1}"]
-
-
-def can_switch_back(document: dict[str, Any]) -> bool:
-    told = (document.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "CanSwitchBack" and each["status"] == "True" for each in told)
 
 
 async def test_a_generation_that_is_no_good_is_left_while_it_bakes_and_what_it_took_is_kept(raft: RaftTest) -> None:

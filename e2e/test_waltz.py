@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import pavane
-from e2e.cluster import QUICK, RaftTest, blockers_of
+from e2e.cluster import QUICK, RaftTest, blockers_of, can_switch_back
 from e2e.targets import Capability
 from e2e.targets.local import ProcessTarget
 from e2e.waiting import eventually
@@ -31,6 +31,8 @@ from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 from pavane_api.kinds import RAFT_CLUSTERS, WALTZ_CLUSTERS
+from pavane_api.rollout.actions import Refused, undo
+from pavane_cli.commands.resources import is_current
 from pavane_operator.kube import Object
 from pavane_operator.kube.resources import PODS, SECRETS
 
@@ -82,14 +84,19 @@ class LogTest(RaftTest):
     def say(self, command: str, *arguments: str) -> str:
         return self.platform.run("waltz", command, "q", *arguments, "-n", self.namespace).stdout
 
+    async def until_restarted(self, pod: str, *, ready: bool = False) -> None:
+        """Wait until a killed pod runs again."""
+
+        async def runs() -> bool:
+            status = (await self.kube.get(PODS, pod, self.namespace)).get("status") or {}
+            found = status.get("containerStatuses") or ()
+            return any(one["restartCount"] and (one["ready"] or not ready) for one in found)
+
+        await eventually(runs, f"{pod} runs again")
+
     async def until_replaced(self, pod: str) -> None:
         """Wait until a killed pod runs and is ready again."""
-
-        async def ready() -> bool:
-            status = (await self.kube.get(PODS, pod, self.namespace)).get("status") or {}
-            return any(one["restartCount"] and one["ready"] for one in status.get("containerStatuses") or ())
-
-        await eventually(ready, f"{pod} is ready again")
+        await self.until_restarted(pod, ready=True)
 
 
 @pytest.fixture
@@ -315,6 +322,39 @@ async def test_a_log_loses_and_doubles_nothing_under_kills_and_a_rollout(ledger:
         assert all("-g2-" in str(owner) for owner in owners), owners
         await writers.compare()
     assert await ledger.stateful_sets() == ["q-server-g2", "q-storage"]
+
+
+@pytest.mark.timeout(TEST_S)
+async def test_a_log_goes_back_to_the_servers_that_stand_by_and_keeps_what_it_took(ledger: LogTest) -> None:
+    await ledger.start()
+    await ledger.kube.patch(ledger.type, "q", {"spec": {"rollout": {"bake": "1h"}}}, ledger.namespace)
+    async with ledger.client_of_log() as log, Writers(log) as writers:
+        await writers.more("the start")
+        ledger.platform.run("rollout", "restart", "waltz/q", "-n", ledger.namespace)
+        await ledger.until(can_switch_back, "generation 1 stands by")
+        await writers.more("the rollout")
+        ledger.signal("q-server-g1-0", signal.SIGKILL)
+        await ledger.until_restarted("q-server-g1-0")
+
+        async def undone() -> bool:
+            try:
+                await undo(ledger.kube, ledger.type, ledger.namespace, "q")
+            except Refused:
+                return False
+            return True
+
+        await eventually(undone, "the pod that was killed follows again")
+        document: dict[str, Any] = await ledger.until(
+            lambda item: is_current(item) and item["status"]["activeGeneration"] == 1, "generation 1 serves again"
+        )
+        results = [(each["generation"], each["result"]) for each in document["status"]["history"]]
+        assert results == [(1, "Promoted"), (2, "RolledBack")]
+        assert document["status"]["history"][0]["writeGapMs"] > 0
+        await writers.more("the way back")
+        owners = {one.server for one in (await log.partitions()).values()}
+        assert all("-g1-" in str(owner) for owner in owners), owners
+        await writers.compare()
+    assert await ledger.stateful_sets() == ["q-server-g1", "q-storage"]
 
 
 @pytest.mark.timeout(TEST_S)

@@ -251,6 +251,25 @@ async def _suspended_and_resumed(run: Run) -> None:
     await run.until(lambda body: ready(body)[0] == "True", "resumed")
 
 
+async def _bakes(run: Run) -> None:
+    def follows(body: Object) -> bool:
+        return condition(body.get("status") or {}, "CanSwitchBack") == ("True", "Following")
+
+    await born(run)
+    await run.apply(rollout={"bake": "1h", "restart": "now"})
+    await run.until(follows, "followed by the former generation")
+
+
+async def _wanted_back(run: Run) -> None:
+    run.invariants.way_back = True
+    await run.apply(rollout={"restart": ""})
+
+
+def way_back(run: type[Run]) -> Scenario:
+    """Of the kinds that bake."""
+    return Scenario(run, _bakes, _wanted_back, lambda run: run.until_active(1))
+
+
 def scenarios(run: type[Run]) -> dict[str, Scenario]:
     """Those that every kind has."""
     return {

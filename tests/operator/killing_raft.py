@@ -13,8 +13,8 @@ from pavane.raft.client import RaftClient
 from pavane.raft.errors import RaftError
 from pavane_operator.kinds.raft.access import raft_client
 from pavane_operator.kube.resources import Object
-from tests.operator.killing import Run, Scenario, born, is_idle_and_current, scenarios
-from tests.operator.operator_cluster import RAFT_CLUSTERS, condition
+from tests.operator.killing import Run, Scenario, born, is_idle_and_current, scenarios, way_back
+from tests.operator.operator_cluster import RAFT_CLUSTERS
 
 
 @dataclass
@@ -78,22 +78,8 @@ async def _scaled(run: Run) -> None:
     await run.until(check, "scaled to 3")
 
 
-async def _bakes(run: Run) -> None:
-    def follows(body: Object) -> bool:
-        return condition(body.get("status") or {}, "CanSwitchBack") == ("True", "Following")
-
-    await born(run)
-    await run.apply(rollout={"bake": "1h", "restart": "now"})
-    await run.until(follows, "followed by the former generation")
-
-
-async def _wanted_back(run: Run) -> None:
-    run.invariants.way_back = True
-    await run.apply(rollout={"restart": ""})
-
-
 SCENARIOS: dict[str, Scenario] = {
     **scenarios(RaftRun),
     "scale": Scenario(RaftRun, born, lambda run: run.apply(replicas=3), _scaled),
 }
-WAY_BACK = Scenario(RaftRun, _bakes, _wanted_back, lambda run: run.until_active(1))
+WAY_BACK = way_back(RaftRun)

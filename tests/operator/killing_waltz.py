@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Waltz, trusting
 from pavane_operator.kube.resources import SECRETS, SERVICES, Object, Resource, custom
-from tests.operator.killing import NAME, Run, Scenario, is_idle_and_current, scenarios
+from tests.operator.killing import NAME, Run, Scenario, is_idle_and_current, scenarios, way_back
 from tests.operator.operator_cluster import FAST, RAFT_CLUSTERS, condition
 
 WALTZ_CLUSTERS = custom("WaltzCluster", "waltzclusters")
@@ -112,3 +112,4 @@ SCENARIOS: dict[str, Scenario] = {
     name: scenario for name, scenario in scenarios(WaltzRun).items() if name in ("bootstrap", "roll", "abort")
 }
 """Not suspend: the writers would lose their patience, and an append its outcome, before the log is back."""
+WAY_BACK = way_back(WaltzRun)

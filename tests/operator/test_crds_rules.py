@@ -102,7 +102,6 @@ async def test_what_cannot_be_is_refused_with_its_field(cluster: Cluster, spec: 
 OTHERS: dict[str, dict[str, Any]] = {
     "coordinators": {"application": {"image": "i"}},
     "swimgroups": {},
-    "waltzclusters": {"metadata": {"raftClusterRef": {"name": "registry"}}},
     "computeclusters": {"waltzClusterRef": {"name": "ledger"}, "partitions": {"ticks": 0, "views": 1}},
 }
 
@@ -110,6 +109,9 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("plural", OTHERS)
 async def test_a_kind_that_cannot_go_back_while_it_bakes_says_so(cluster: Cluster, plural: str) -> None:
     await cluster.create(RESOURCE, _raft_cluster(rollout={"bake": "10m"}))
+    spec = {"metadata": {"raftClusterRef": {"name": "registry"}}, "rollout": {"bake": "10m"}}
+    log = {"metadata": {"name": "log", "namespace": "default"}, "spec": spec}
+    await cluster.create("waltzclusters.pavane.dev", log)
     body = {"metadata": {"name": "one", "namespace": "default"}, "spec": OTHERS[plural]}
     assert "bake" not in (await cluster.create(f"{plural}.pavane.dev", body))["spec"]["rollout"]
     body = {"metadata": {"name": "two", "namespace": "default"}, "spec": {**OTHERS[plural], "rollout": {"bake": "1m"}}}

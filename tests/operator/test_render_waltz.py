@@ -319,11 +319,11 @@ def states(*sessions: int, session: int = 9, generation: int = 5) -> PartitionMe
     return PartitionMetadata(generation, session, replicas)
 
 
-def registry(*, rollout: int | None = 2, numbers: Mapping[int, int], **changes: Any) -> Registry:
+def registry(*, rollout: int | Rollout | None = 2, numbers: Mapping[int, int], **changes: Any) -> Registry:
     """Two partitions, one at each of two servers."""
     given = [ServerPartitions(server, (AssignedPartition(at, 5),)) for at, server in enumerate(sorted(numbers))]
     found: dict[str, Any] = {
-        "rollout": None if rollout is None else Rollout(rollout, 2),
+        "rollout": Rollout(rollout, 2) if isinstance(rollout, int) else rollout,
         "assignment": PartitionAssignment(7, 2, tuple(given)),
         "consistent": True,
         "servers": numbers,
@@ -362,6 +362,15 @@ def test_the_step_is_done_when_its_number_stands_in_the_store() -> None:
     assert judged(registry(numbers={3: 1, 4: 1})).steps_done == {SET_ROLLOUT}
     assert judged(registry(numbers={3: 1, 4: 1}, rollout=None)).fence is None
     assert judged(registry(numbers={3: 1, 4: 1}, rollout=6)).fence == 6
+
+
+def test_the_way_back_is_done_when_the_former_number_stands_there_and_what_was_left_is_told() -> None:
+    before = judged(registry(numbers={3: 2, 4: 2}), active=2, coming=1)
+    assert (before.steps_done, before.leads, before.left) == (frozenset(), False, None)
+    back = Rollout(1, 2, left=2)
+    on_the_way = judged(registry(numbers={3: 1, 4: 2}, rollout=back), active=2, coming=1)
+    assert (on_the_way.steps_done, on_the_way.leads, on_the_way.left) == ({SET_ROLLOUT}, False, 2)
+    assert judged(registry(numbers={3: 1, 4: 1}, rollout=back), active=2, coming=1).leads
 
 
 def test_replicas_decide_what_is_safe_and_whether_a_node_may_be_replaced() -> None:

@@ -22,7 +22,7 @@ SWIM_SAMPLE = WALTZ_SAMPLE = ("roll",)
 """What of these is in every run: members that others run keep the times of a network, and a log has many pods."""
 SCENARIOS = {
     **{f"raft-{name}": scenario for name, scenario in killing_raft.SCENARIOS.items()},
-    **({"raft-way back": killing_raft.WAY_BACK} if ALL else {}),
+    **({"raft-way back": killing_raft.WAY_BACK, "waltz-way back": killing_waltz.WAY_BACK} if ALL else {}),
     **{f"swim-{name}": killing_swim.SCENARIOS[name] for name in (killing_swim.SCENARIOS if ALL else SWIM_SAMPLE)},
     **{f"waltz-{name}": killing_waltz.SCENARIOS[name] for name in (killing_waltz.SCENARIOS if ALL else WALTZ_SAMPLE)},
 }

@@ -229,8 +229,10 @@ async def _diff(one: One, to: int | None) -> list[tuple[str, object, object]]:
         for field in sorted(wanted.keys() | recorded.keys())
         if wanted.get(field) != recorded.get(field)
     ]
-    bake, pods = (document["spec"].get("rollout") or {}).get("bake"), document["spec"].get("replicas")
-    return rows + ([(f"pods and volumes, for {bake}", pods, 2 * pods)] if rows and bake else [])
+    spec = document["spec"]
+    bake, pods = (spec.get("rollout") or {}).get("bake"), (spec.get("servers") or spec).get("replicas")
+    what = "pods" if "servers" in spec else "pods and volumes"  # the storage nodes of a log stay as many
+    return rows + ([(f"{what}, for {bake}", pods, 2 * pods)] if rows and bake else [])
 
 
 def _shown(value: object) -> str:

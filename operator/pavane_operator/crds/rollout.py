@@ -101,7 +101,7 @@ class RolloutSpec(Model):
         ),
     )
     """How long the old generation, with its pods and volumes, follows the new one, 1s to 24h: a spec that goes back to
-    it meanwhile takes one hand-over. Of RaftClusters alone."""
+    it meanwhile takes one hand-over. Of RaftClusters and WaltzClusters."""
 
 
 class BakedRollout(RolloutSpec):

@@ -18,6 +18,7 @@ from pavane_operator.crds.base import (
 )
 from pavane_operator.crds.common import CommonSpec, DeletionPolicy, ResourceRequirements, VolumeSpec
 from pavane_operator.crds.descriptor import Definition, column
+from pavane_operator.crds.rollout import BakedRollout
 from pavane_operator.crds.status import Status, StatusModel
 from pavane_operator.crds.values import Duration, Quantity
 
@@ -341,6 +342,8 @@ class WaltzClusterSpec(CommonSpec):
     """Who may connect to the client port, and what they may do; if absent, whoever reaches it, and all."""
     deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.RETAIN, json_schema_extra=marked(Mark.CONTROL))
     """Whether the volumes of the storage nodes are kept when the resource is deleted."""
+    rollout: BakedRollout = Field(default_factory=BakedRollout)
+    """How a new generation becomes the active one."""
 
     @property
     def certifies_clients(self) -> bool:

@@ -53,6 +53,8 @@ class WaltzRole(PodRole):
         """The generation that shall own everything, as far as this pod knows."""
         self.metadata_fault = "the metadata store was not reached yet"
         self.listening = asyncio.Event()
+        self.rests = False
+        """It is fenced and does not follow: it was never allowed to own, or has restarted since."""
         self._writing = False
 
     async def read_only(self) -> None:
@@ -64,7 +66,7 @@ class WaltzRole(PodRole):
         try:
             if told.get("bootstrap") == "tree":
                 await make_tree(self.server.metadata, config)
-            if self.active is None or self.active < self.generation:
+            if self.active is None or self.active < self.generation:  # one that was left changes nothing
                 await set_rollout(self.server.metadata, config.root, self.generation, int(told.get("servers", "1")))
         except MetadataError as error:
             self.metadata_fault = str(error)
@@ -79,7 +81,7 @@ class WaltzRole(PodRole):
         core, view = self.server.core, self.server.core.view if self.server.core is not None else None
         if core is None or view is None:
             total = self.server.config.partitions
-            return RoleReport(target=total, blockers=self._blockers(), done=self.fenced)
+            return RoleReport(target=total, blockers=self._blockers(), done=self.rests)
         total = view.partitions
         owners = {server for server, owned in view.owned().items() if owned}
         ours = all(view.numbers.get(server) == self.generation for server in owners)
@@ -92,7 +94,7 @@ class WaltzRole(PodRole):
             target=total,
             blockers=self._blockers(),
             leads=leads and self._writing,
-            done=self.fenced and not core.owned,
+            done=self.rests,
             write_gap_ms=self._gap_ms(),
         )
 
@@ -206,11 +208,13 @@ class WaltzPod(StagedPod[WaltzRole]):
         self._ours = self._ours or found is not None
         role.metadata_fault = ""
         role.active = found.number if found is not None else None
-        if role.active is not None and role.active > role.generation:
-            role.fenced = True
-            if not self._judged:
-                await self._rest_fenced()
-        # Who was once allowed to own stays until it is taken down, though its generation is superseded.
+        role.fenced = found is not None and found.has_passed(role.generation)
+        role.rests = role.fenced and not self._judged
+        if role.rests:
+            await self._rest_fenced(stage)
+            self._judged, role.rests = True, False
+        # Who was once allowed to own stays until it is taken down, though its generation is superseded: it may get
+        # its turn again.
         self._judged = self._judged or role.active == role.generation
         if role.active == role.generation and stage.stage < Stage.READ_WRITE:
             await stage.walk()

@@ -115,7 +115,7 @@ async def test_a_log_goes_on_through_a_new_generation_of_servers_and_kills_of_ea
         owned = [await pod.get("/partitions") for pod in (old, *new)]
         assert owned[0]["partitions"] == []
         assert sum(len(found["partitions"]) for found in owned[1:]) == PARTITIONS
-        assert (await old.get("/stage"))["done"]
+        assert not (await old.get("/stage"))["done"], "it may get its turn again"
         assert max([(await pod.get("/stage"))["writeGapMs"] for pod in new]) > 0
         assert await asyncio.to_thread(old.terminate) == 0
         for pod in (cluster.storage[0], new[0], cluster.storage[0], cluster.storage[1]):

@@ -14,9 +14,10 @@ from pavane.pods.waltz_metadata import RaftMetadata
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
-from pavane.waltz.aio.cluster import ClusterConfig, make_tree, next_id
+from pavane.waltz.aio.cluster import ClusterConfig, make_tree, next_id, read_rollout, set_rollout
 from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.aio.zookeeper import ZooKeeperMetadata
+from pavane.waltz.state.assignment import Rollout
 from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, Node, NodeExists, NoNode, OtherCluster
 from tests.services.cutting import cuttable
 from tests.services.eventually import eventually
@@ -68,6 +69,23 @@ async def _raft(folder: Path, stack: AsyncExitStack) -> Store:
     stack.push_async_callback(server.stop)
     first, second = [await stack.enter_async_context(RaftMetadata(RaftClient([url], IDENT))) for _ in range(2)]
     return Store(first, second, lambda: stopping.append(asyncio.create_task(server.stop())))
+
+
+async def test_a_generation_gets_its_turn_back_from_the_one_that_has_it_and_late_calls_change_nothing() -> None:
+    tree = MemoryMetadata()
+
+    async def turn(number: int, back_from: int = 0) -> Rollout | None:
+        await set_rollout(tree, "/q", number, 2, back_from=back_from)
+        return await read_rollout(tree, "/q")
+
+    await tree.create("/q", b"")
+    assert await turn(1) == Rollout(1, 2)
+    assert await turn(2) == await turn(1) == Rollout(2, 2)
+    back = Rollout(1, 2, left=2)
+    assert await turn(1, back_from=2) == back
+    assert await turn(2) == back, "of an operator that has not seen the way back"
+    assert [back.has_passed(number) for number in (1, 2, 3)] == [False, True, False]
+    assert await turn(3) == await turn(1, back_from=2) == Rollout(3, 2, left=2), "the way back was asked for again"
 
 
 async def test_versions_guard_every_write(store: Store) -> None:

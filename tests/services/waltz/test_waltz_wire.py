@@ -185,6 +185,15 @@ def test_every_blob_has_the_bytes_of_the_original(label: str) -> None:
     assert layout.decode(bytes.fromhex(value)) == blob
 
 
+def test_a_rollout_has_the_bytes_of_the_first_release_until_one_was_left() -> None:
+    for rollout, encoded in (
+        (blobs.Rollout(2, 3), "010000000200000003"),
+        (blobs.Rollout(1, 3, left=2), "0100000001000000030000000000000002"),
+    ):
+        assert blobs.ROLLOUT.encode(rollout).hex() == encoded
+        assert blobs.ROLLOUT.decode(bytes.fromhex(encoded)) == rollout
+
+
 def test_the_root_blob_starts_with_the_hash_of_its_class() -> None:
     data = blobs.CLUSTER_PARAMS.encode(blobs.ClusterParams("ledger", 4))
     assert data[:4] == (lock_hash("Cluster Manager", 0) & 0xFFFFFFFF).to_bytes(4, "big")

@@ -122,12 +122,14 @@ def _facts(resource: Resource, registry: Registry | None, faults: Faults, ready:
     moving = _moving(registry)
     writable, born = len(counts.writable), total - len(_unborn(registry, total))
     lost = _lost(faults, registry.partitions or {}, spec.storage.nodes)
-    done = number is not None and coming is not None and number >= coming
+    back = bool(active and coming and coming < active)  # then the greater number is the one that is left
+    done = number is not None and coming is not None and (number == coming if back else number >= coming)
     return Facts(
         leads=coming is not None and _leads(registry, counts, total, coming),
         safety=_safety(counts, born, lost, bootstrap=not active),
         steps_done=frozenset({SET_ROLLOUT}) if done else frozenset(),
         fence=number,
+        left=registry.rollout.left or None if registry.rollout is not None else None,
         down=_down(writable, born, lost) if active else None,
         due=SET_REPLICAS if active and coming is None and _misplaced(resource, registry, spec, ready) else None,
         standing=_needed(registry),

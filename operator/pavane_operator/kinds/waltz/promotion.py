@@ -81,7 +81,10 @@ class WaltzPromotion:
         if coming is None:
             await set_replicas(store, _cluster(resource, spec))
         else:
-            await set_rollout(store, names.root(resource, spec), coming, spec.servers.replicas)
+            active = (resource.status.active_generation if resource.status is not None else None) or 0
+            back_from = active if coming < active else 0
+            root, wanted = names.root(resource, spec), spec.servers.replicas
+            await set_rollout(store, root, coming, wanted, back_from=back_from)
 
     async def undo(self, generation: int, resource: Resource, observed: Observed) -> None:
         """Nothing to take back: a server that is stopped leaves the registry by itself."""

@@ -147,16 +147,21 @@ async def next_id(metadata: Metadata, path: str) -> int:
             return number
 
 
-async def set_rollout(metadata: Metadata, root: str, number: int, servers: int) -> None:
-    """Say that servers of generation ``number`` shall own everything; a smaller number changes nothing."""
+async def set_rollout(metadata: Metadata, root: str, number: int, servers: int, *, back_from: int = 0) -> None:
+    """Say that servers of generation ``number`` shall own everything.
+
+    A smaller number changes nothing, unless it goes ``back_from`` the generation that has its turn now; nor does one
+    that was left so: a late call of somebody who has not seen it harms nobody.
+    """
     path = Paths(root).rollout
-    data = blobs.ROLLOUT.encode(blobs.Rollout(number, servers))
     while True:
         node = await metadata.get(path)
+        found = blobs.Rollout(0, 0) if node is None else blobs.ROLLOUT.decode(node.data)
+        data = blobs.ROLLOUT.encode(blobs.Rollout(number, servers, back_from or found.left))
         try:
             if node is None:
                 await metadata.create(path, data)
-            elif number > blobs.ROLLOUT.decode(node.data).number:
+            elif found.number == back_from if back_from else number > max(found.number, found.left):
                 await metadata.set(path, data, node.version)
         except (BadVersion, NodeExists):
             continue
@@ -169,7 +174,7 @@ async def read_rollout(metadata: Metadata, root: str) -> Rollout | None:
     if node is None:
         return None
     found = blobs.ROLLOUT.decode(node.data)
-    return Rollout(found.number, found.servers)
+    return Rollout(found.number, found.servers, found.left)
 
 
 async def register(

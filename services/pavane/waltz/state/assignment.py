@@ -27,6 +27,12 @@ class Rollout:
 
     number: int
     wanted: int
+    left: int = 0
+    """The last generation that was left for a former one."""
+
+    def has_passed(self, generation: int) -> bool:
+        """Whether that generation had its turn, or may never have it."""
+        return generation != self.number and generation <= max(self.number, self.left)
 
 
 @dataclass(slots=True)

@@ -146,6 +146,8 @@ class Rollout:
 
     number: int
     servers: int
+    left: int = 0
+    """The last rollout that was left for a former one; behind the others only where there was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ EMPTY_METADATA = PartitionMetadata(-1, -1, ())
 
 
 class _Start:
-    """Ours: behind what the original writes, where something was trimmed; else nothing, so that the bytes are its."""
+    """Ours: a number behind what is always written; 0 is nothing, so that the bytes are those of before."""
 
     size_min = 0
 
@@ -207,5 +209,5 @@ REPLICA_ASSIGNMENTS = Layout(ReplicaAssignments, _V, Listed(_REPLICA))
 GROUP_DESCRIPTOR = Layout(GroupDescriptor, _V, _NODES)
 CONNECTION_METADATA = Layout(ConnectionMetadata, _V, _NODES)
 PARTITION_METADATA = Layout(PartitionMetadata, _V, INT32, INT64, Listed(_STATE), _Start(), _Consumers())
-ROLLOUT = Layout(Rollout, _V, INT32, INT32)
+ROLLOUT = Layout(Rollout, _V, INT32, INT32, _Start())
 SERVER_ROLLOUT = Layout(ServerRollout, _V, INT32, INT32)
