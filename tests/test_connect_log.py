@@ -115,7 +115,9 @@ class OnALaptop(Outside):
     def serve(self, *generations: int) -> None:
         kubectl = self.folder / "kubectl"
         if not kubectl.exists():
-            kubectl.write_text(f"#!{sys.executable}\n{KUBECTL}")
+            (self.folder / "kubectl.py").write_text(KUBECTL)
+            # a path with spaces is none in a line with #!
+            kubectl.write_text(f"#!/bin/sh\nexec '{sys.executable}' '{self.folder}/kubectl.py' \"$@\"\n")
             kubectl.chmod(0o700)
         ports = {f"pod/{pod(number)}": self.log.servers[number - 1].port for number in generations}
         (self.folder / "new").write_text(json.dumps({"service/ledger": [*ports.values()][-1], **ports}))
@@ -266,7 +268,7 @@ asyncio.run(main())
 async def test_it_closes_whoever_else_holds_the_pipes_of_kubectl(tmp_path: Path, fork: str, plugin: str) -> None:
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(
-        f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{plugin}\necho 'Forwarding from 127.0.0.1:1 -> 1'\nsleep 600\n"
+        f"#!/bin/sh\necho $$ > '{tmp_path}/pid'\n{plugin}\necho 'Forwarding from 127.0.0.1:1 -> 1'\nsleep 600\n"
     )
     kubectl.chmod(0o700)
     program = await asyncio.create_subprocess_exec(

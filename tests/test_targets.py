@@ -73,7 +73,7 @@ def test_nothing_is_built_twice(places: dict[str, Path]) -> None:
     calls = places["path"] / "calls"
     go = program(places["path"], "go", "")
     # `go build … -o FILE PACKAGE`
-    go.write_text(f'#!/bin/sh\necho built >> {calls}\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
+    go.write_text(f'#!/bin/sh\necho built >> "{calls}"\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
     tools.build(["etcd"])
     tools.build(["etcd"])
     assert calls.read_text().splitlines() == ["built"]

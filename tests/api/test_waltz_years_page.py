@@ -78,10 +78,10 @@ async def test_what_the_page_types_does_what_it_says(tmp_path: Path, monkeypatch
             await log.settled()
             await day_by_day(api, log)
     (verify,), (restore,) = blocks("sh damage"), blocks("sh restore")
-    said = await typed(verify.replace("FOLDER", str(tmp_path / "former" / "node0")))
+    said = await typed(verify.replace("FOLDER", shlex.quote(f"{tmp_path}/former/node0")))
     assert "2 of 2 partitions" in said
     async with running_log(tmp_path / "new", partitions=2) as log:
         await log.settled()
-        where = f"restore --servers {address(log)} --no-tls --from {store}"
+        where = f"restore --servers {address(log)} --no-tls --from {shlex.quote(store)}"
         said = await typed(re.sub(r"restore ledger --from \S+", where, restore))
         assert said == "partition 0: 3 transactions\npartition 1: 3 transactions\n"

@@ -228,7 +228,7 @@ async def test_the_key_store_of_the_documentation_opens_the_port(guarded: Guarde
     (tmp_path / "key").write_bytes(base64.b64encode(pair.key))
     kubectl = tmp_path / "kubectl"
     kubectl.write_text(
-        f'#!/bin/sh\ncase "$5" in *tls*crt*) cat {tmp_path}/crt;; *tls*key*) cat {tmp_path}/key;; esac\n'
+        f'#!/bin/sh\ncase "$5" in *tls*crt*) cat "{tmp_path}/crt";; *tls*key*) cat "{tmp_path}/key";; esac\n'
     )
     kubectl.chmod(0o700)
     path = f"{tmp_path}:{os.environ['PATH']}"
