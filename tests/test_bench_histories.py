@@ -110,11 +110,11 @@ def test_a_history_with_too_many_orders_is_undecided_and_no_success(monkeypatch:
         impossible([put(b"a", 0), *(get(None, number, number + 2) for number in range(11))])
 
 
-@pytest.mark.timeout(120)
 async def test_peers_under_kills_stops_and_cuts_give_linearizable_answers(tmp_path: Path) -> None:
-    history = await raft_histories.record(tmp_path, HISTORY_S)
-    known = [each for each in history.operations if each.ended < math.inf]
-    assert {each.kind for each in known} == {*Kind}
-    assert history.kills + history.stops > 0
-    assert history.cut > 0
-    assert impossible(history.operations) == []
+    answered: set[Kind] = set()
+    harmed = cut = runs = 0
+    while not (answered == {*Kind} and harmed and cut):  # in so short a time a slow machine has not done all of it
+        history = await raft_histories.record(tmp_path / str(runs := runs + 1), HISTORY_S)
+        answered |= {each.kind for each in history.operations if each.ended < math.inf}
+        harmed, cut = harmed + history.kills + history.stops, cut + history.cut
+        assert impossible(history.operations) == []

@@ -8,7 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from pavane.dataflow.evaluating import Limits
+from pavane.dataflow.evaluating import Limits, QueryTooSlow
 from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.querying import Query
@@ -112,9 +112,11 @@ async def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def test_the_page_does_what_it_says(board: Board) -> None:
     await board.order(1, "ann", 250)
     await board.order(2, "bob", 120, partition=1)
-    await board.order(3, "ann", 80)
+    await board.query("SELECT 1 AS one FROM revenue", after=await board.order(3, "ann", 80))
     (typed,) = re.findall(r"^```sh http\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    typed = typed.replace("-N ", "-N --max-time 3 ").replace("curl -s", "echo; curl -s")  # it would follow for ever
+    typed = typed.replace("curl -s", "echo; curl -s")
+    follow = r"sed '/^$/q' < <(exec curl \1 2>/dev/null); kill $!"  # the first event; it would follow for ever
+    typed = re.sub(r"curl (.* -N \S+)", follow, typed)
     environment = {
         **os.environ,
         "PAVANE_API_URL": str(board.api.http.base_url).rstrip("/"),
@@ -177,7 +179,7 @@ async def test_a_stream_goes_on_where_it_was_cut_off(board: Board, monkeypatch: 
 
 @pytest.mark.timeout(180)
 async def test_ticks_limits_and_what_is_refused(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "QUERY", Limits(rows=12, seconds=3.0))
+    monkeypatch.setattr(kept, "QUERY", Limits(rows=12, seconds=60.0))
     for number in range(12):
         token = await board.order(number, f"c{number % 3}", number)
     now = await board.query("SELECT count(*) AS n FROM every", after=token)
@@ -227,18 +229,25 @@ async def test_ticks_limits_and_what_is_refused(board: Board, monkeypatch: pytes
             assert answer.status_code == 409
             assert f"Partition {partition} is for the {use} of ComputeCluster main" in answer.json()["detail"]
 
-    bomb = "SELECT count(*) AS n FROM " + ", ".join(f"every e{number}" for number in range(12))
-    bombs = [asyncio.create_task(board.query(bomb, 504)) for _ in range(2)]
-    mine = board.api.app.state.control.queries  # another namespace's turn
-    async with mine.admitted("another") as answer:
-        assert (await answer(Query("SELECT 1 AS one"), dict)).to_pylist() == [{"one": 1}]
-        assert not any(each.done() for each in bombs)
-    for each in bombs:
-        assert "longer than 3 s" in (await each)["detail"]
     much = "SELECT length(repeat('x', 2000000000)) AS n FROM every"
     assert "more than the 1024 MiB of memory" in (await board.query(much, 413))["detail"]
     assert "more than 12 rows" in (await board.query("SELECT * FROM every", 413))["detail"]
     assert (await board.query("SELECT count(*) AS n FROM every"))["rows"] == [{"n": 13}]
+
+    mine = board.api.app.state.control.queries
+    await mine.close()
+    mine._confined = None
+    monkeypatch.setattr(kept, "QUERY", Limits(rows=12, seconds=3.0))
+    bomb = "SELECT count(*) AS n FROM " + ", ".join(f"every e{number}" for number in range(12))
+    beside = False
+    while not beside:  # a slow machine may answer others after that time
+        bombs = [asyncio.create_task(board.query(bomb, 504)) for _ in range(2)]
+        async with mine.admitted("another") as answer:  # another namespace's turn
+            with suppress(QueryTooSlow):
+                assert (await answer(Query("SELECT 1 AS one"), dict)).to_pylist() == [{"one": 1}]
+                beside = not any(each.done() for each in bombs)
+        for each in bombs:
+            assert "longer than 3 s" in (await each)["detail"]
 
 
 async def test_views_of_a_namesake_in_another_partition_are_read_anew() -> None:

@@ -38,7 +38,8 @@ class WaltzRun(Run):
         return status.get("writable")
 
     def rests(self, status: Object) -> bool:
-        healthy = [condition(status, name) for name in ("LogHealthy", "WritesAllowed")]
+        # The last one is told only while a storage node answers within half a second.
+        healthy = [condition(status, name) for name in ("LogHealthy", "WritesAllowed", "VolumesHaveRoom")]
         return all(one is not None and one[0] == "True" for one in healthy)
 
     def judges(self, resource: Resource, body: Object) -> bool:

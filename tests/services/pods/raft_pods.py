@@ -25,6 +25,7 @@ from tests.services.eventually import eventually
 
 SECRET = b"a secret of the cluster"
 CLAIM_PORT = 7069
+ANSWER_S = 60.0  # of the ops port: where nobody listens is told at once, and a pod may stand still on a busy machine
 FIRST_EPOCH = Epoch(1, 1)
 PROGRAM = "from pavane.pods.main import run; raise SystemExit(run())"
 
@@ -123,7 +124,7 @@ class Pod:
 
     async def get(self, path: str) -> httpx2.Response | None:
         """An answer of the ops port, `None` where nobody listens."""
-        async with httpx2.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False, timeout=ANSWER_S) as client:
             with contextlib.suppress(httpx2.TransportError):
                 return await client.get(f"http://{self.address}:7071{path}")
         return None

@@ -27,7 +27,7 @@ from pavane.swim.member import SwimMember
 from pavane.swim.wire.values import NodeStage
 from pavane.wire import Stage
 from tests.services.eventually import eventually
-from tests.services.pods.raft_pods import PROGRAM, claimed_address
+from tests.services.pods.raft_pods import ANSWER_S, PROGRAM, claimed_address
 from tests.services.swim.lone import place
 from tests.services.swim.test_member import KEYS, key_file
 
@@ -97,7 +97,7 @@ class SwimPods:
             await asyncio.sleep(0.05)
 
     async def get(self, name: str, path: str) -> httpx2.Response | None:
-        async with httpx2.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False, timeout=ANSWER_S) as client:
             with contextlib.suppress(httpx2.TransportError):
                 return await client.get(f"http://{self.addresses[name]}:7071{path}")
         return None

@@ -75,7 +75,7 @@ class WaltzPod:
 
     async def get(self, path: str) -> dict[str, Any]:
         """A document of the ops port, empty where nobody listens."""
-        async with httpx2.AsyncClient(trust_env=False) as client:
+        async with httpx2.AsyncClient(trust_env=False, timeout=WAIT_S) as client:
             with contextlib.suppress(httpx2.TransportError):
                 answer = await client.get(f"http://{self.address}:7071{path}")
                 return dict(answer.json()) if answer.status_code == 200 else {}
