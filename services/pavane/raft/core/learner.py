@@ -118,6 +118,12 @@ class Learner:
     def _searching(self) -> bool:
         return self._node.role in SEARCHED_ROLES or self._doubtful()
 
+    def _streams(self) -> bool:
+        """Whether nobody feeds us: nor one who restarts behind the configuration that left it out."""
+        node = self._node
+        left_out = self._members is not None and self._doubtful() and self._superseded_by(self._members)
+        return node.role in STREAMING_ROLES or left_out
+
     def role_changed(self) -> None:
         """Begin anew, or stop."""
         self._end_stream()
@@ -143,7 +149,7 @@ class Learner:
         times = [self._search_at]
         if self._leader_url is not None:
             times.append(self._target_at)
-            if self._node.role in STREAMING_ROLES:
+            if self._streams():
                 times.append(self._stream_at if self._stream is None else self._stream_heard_at + SILENCE_S)
         return min(times)
 
@@ -163,7 +169,7 @@ class Learner:
             self._target_at = now + TARGET_S
             question = RequestLogInfo(self._requests.poll())
             self._requests.ask(self._to(self._leader_url), question, RequestLogInfoReply, self._log_info)
-        if node.role not in STREAMING_ROLES:
+        if not self._streams():
             return
         if self._stream is not None and self._stream_heard_at + SILENCE_S <= now:
             self._end_stream()
