@@ -29,7 +29,7 @@ def test_names_have_no_case_and_defaults_are_sparks() -> None:
         ({"servers": "host"}, "an address is host:port"),
         (SERVERS | {"startingOffset": "latest"}, "Did you mean 'startingOffsets'"),
         (SERVERS | {"colour": "red"}, "It knows: "),
-        (SERVERS | {"format": "csv"}, "one of: raw, json, arrow"),
+        (SERVERS | {"format": "csv"}, "one of: json, arrow, raw"),
         (SERVERS | {"mode": "strict"}, "PERMISSIVE, DROPMALFORMED, FAILFAST"),
         (SERVERS | {"failOnDataLoss": "maybe"}, "true or false"),
         (SERVERS | {"minPartitions": "0"}, "between 1"),

@@ -28,9 +28,11 @@ TRANSITIONS: frozenset[tuple[Role, Role]] = frozenset(
         (Role.FOLLOWER, Role.REMOVED),  # a configuration without it is known committed
         (Role.FOLLOWER, Role.RECOVERING),  # an empty member learns that others are not
         (Role.PRE_CANDIDATE, Role.FOLLOWER),  # nobody is to be disturbed, somebody leads, or a higher term
+        (Role.PRE_CANDIDATE, Role.REMOVED),  # as a follower: it has read on
         (Role.PRE_CANDIDATE, Role.CANDIDATE),  # a majority would vote for it
         (Role.CANDIDATE, Role.PRE_CANDIDATE),  # a majority has answered, and none has voted for it
         (Role.CANDIDATE, Role.FOLLOWER),  # somebody leads, or a higher term
+        (Role.CANDIDATE, Role.REMOVED),  # as a follower: it has read on
         (Role.CANDIDATE, Role.LEADER),  # a majority
         (Role.LEADER, Role.FOLLOWER),  # higher term, or no quorum
         (Role.LEADER, Role.REMOVED),  # Cnew without it is committed
