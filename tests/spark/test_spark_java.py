@@ -73,8 +73,9 @@ def test_the_second_start_takes_its_classes_from_an_archive_that_the_first_made(
     java = Path(shutil.which("java") or "no java")
     if (version(java) or 0) < 17:
         pytest.skip("Java 17 or newer is missing (Debian: default-jre-headless)")
-    assert "cds" not in start(class_archive(java, tmp_path))
-    start(f"{class_archive(java, tmp_path)} -Xlog:class+load:file={tmp_path / 'classes'}")
+    cache = tmp_path / "a folder with spaces"
+    assert "cds" not in start(class_archive(java, cache))
+    start(f"{class_archive(java, cache)} -Xlog:class+load:file={tmp_path / 'classes'}")
     loaded = (tmp_path / "classes").read_text().splitlines()
     assert any("org.apache.spark" in line and "shared objects file (top)" in line for line in loaded)
 
@@ -83,11 +84,11 @@ def test_an_archive_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
     java = fake_java(tmp_path / "jdk", 21) / "bin" / "java"
     (tmp_path / "jdk" / "lib" / "server").mkdir(parents=True)
     (tmp_path / "jdk" / "lib" / "server" / "classes.jsa").touch()
-    option, _, new = class_archive(java, tmp_path).rpartition("=")
+    option, _, new = class_archive(java, tmp_path).removesuffix('"').rpartition("=")
     Path(new).write_bytes(bytes(4096))
-    assert class_archive(java, tmp_path) == f"{option}={new}"
+    assert class_archive(java, tmp_path) == f'{option}={new}"'
     Path(new).write_bytes(b"made" + bytes(4096))
-    assert class_archive(java, tmp_path).endswith(f"-XX:SharedArchiveFile={new.removesuffix('.new')}.jsa")
+    assert class_archive(java, tmp_path).endswith(f'-XX:SharedArchiveFile={new.removesuffix(".new")}.jsa"')
 
 
 def test_another_installation_of_spark_gets_another_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def class_archive(java: Path, cache: Path) -> str:
     except OSError:
         return ""
     use = f"-XX:SharedArchiveFile={made}" if made.exists() else f"-XX:ArchiveClassesAtExit={new}"
-    return f"-Xlog:cds*=off {use}"  # else it names every class that cannot be archived
+    return f'-Xlog:cds*=off "{use}"'  # else it names every class that cannot be archived; a folder may have spaces
 
 
 def _jars() -> list[tuple[str, int]]:

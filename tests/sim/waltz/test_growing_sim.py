@@ -1,6 +1,7 @@
 """Nothing is lost, doubled or moved while storage nodes are added, removed and replaced (waltz.md 13.10)."""
 
 from collections.abc import Iterable, Set
+from functools import partial
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.sim.waltz.world import NODES, World
 
 RUN_S = 12.0
 PER_TEST = 25
+SPLIT_S = 3.0
 PLANTED_SEEDS_MAX = 500  # within which a planted fault is found
 
 
@@ -52,8 +54,26 @@ def test_two_majorities_that_do_not_meet_are_found(monkeypatch: pytest.MonkeyPat
         self._counted = frozenset(nodes)
         self._quorum = len(NODES) // 2 + 1  # as of the set that there was at first
 
+    monkeypatch.setattr(Growing, "_link", split)
+    assert not any(is_broken(seed) for seed in range(PER_TEST))
     monkeypatch.setattr(Joining, "_count", few)
     assert any(is_broken(seed) for seed in range(PLANTED_SEEDS_MAX))
+
+
+def split(self: Growing) -> None:
+    """One server reaches two storage nodes, and the other one the rest."""
+    world = self._world
+    first, second = world.rng.sample(sorted(world.servers), 2)
+    side = world.rng.sample(sorted(world.nodes), 2)
+    for name in world.nodes:
+        number = second if name in side else first
+        cut = (f"s{number}", name)
+        world.cuts.add(cut)
+        if name in world.servers[number].links:
+            world.servers[number].links[name].close()
+        world.scheduler.later(SPLIT_S, partial(world.cuts.discard, cut))
+    world.servers[first].cut_off = True  # so that the other one becomes the owner meanwhile
+    world.scheduler.later(SPLIT_S, partial(setattr, world.servers[first], "cut_off", False))
 
 
 def is_broken(seed: int) -> bool:
