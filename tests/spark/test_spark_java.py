@@ -51,7 +51,7 @@ def test_spark_runs_on_the_java_of_the_wheel_where_the_host_name_means_nothing(t
     hosts = tmp_path / "hosts"
     hosts.touch()
     environment = os.environ | {"JAVA_HOME": str(old), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    environment |= {"JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file={hosts}"}  # as in a pod of `pavane up`
+    environment |= {"JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file='{hosts}'"}  # as in a pod of `pavane up`
     environment.pop("SPARK_LOCAL_IP", None)
     job = subprocess.run(
         [sys.executable, "-c", JOB], env=environment, capture_output=True, text=True, timeout=240, check=False
@@ -75,7 +75,7 @@ def test_the_second_start_takes_its_classes_from_an_archive_that_the_first_made(
         pytest.skip("Java 17 or newer is missing (Debian: default-jre-headless)")
     cache = tmp_path / "a folder with spaces"
     assert "cds" not in start(class_archive(java, cache))
-    start(f"{class_archive(java, cache)} -Xlog:class+load:file={tmp_path / 'classes'}")
+    start(f"{class_archive(java, cache)} '-Xlog:class+load:file={tmp_path}/classes'")
     loaded = (tmp_path / "classes").read_text().splitlines()
     assert any("org.apache.spark" in line and "shared objects file (top)" in line for line in loaded)
 

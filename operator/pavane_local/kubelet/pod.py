@@ -233,7 +233,7 @@ class PodRunner:
             "PAVANE_ROOT": str(folder / "root"),
             "PAVANE_HOSTS_FILE": str(hosts),
             "PAVANE_TERMINATION_LOG": str(folder / "termination-log"),
-            "JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file={hosts}",
+            "JAVA_TOOL_OPTIONS": f"-Djdk.net.hosts.file='{hosts}'",
         }
         if self.pod["spec"].get("automountServiceAccountToken", True):
             file = self.folder / "kubeconfig"
