@@ -107,7 +107,7 @@ async def record(folder: Path) -> set[str]:
                 return local.cluster.find("raftclusters.pavane.dev", "default", "q") is None
 
             await eventually(platform, "operator and control plane are ready")
-            await _pavane(folder, f"apply -f {manifest}")
+            await _pavane(folder, f"apply -f {manifest.name}")
             await eventually(current, "the resource is current")
             for command in COMMANDS:
                 await _pavane(folder, command)
