@@ -139,7 +139,7 @@ def status_lost_while_baking(world: World) -> Script:
     yield from baking(world)
     world.stored_status = None
     yield can_switch_back("True", "Following")
-    world.rollout(restart="", bake="1s")
+    world.rollout(restart="")
     yield rests_on(1)
 
 

@@ -26,9 +26,7 @@ from tests.operator.model_operator import Operator
 ROUNDS_MAX = 300
 """Longer than any scenario needs, in rounds of a second."""
 PLANS_PER_ROUND_MAX = 50
-FEW_SEEDS = 20
-STEP = 6 if int(os.environ.get("SEEDS", "300")) > FEW_SEEDS else 24
-STEP = 1 if os.environ.get("PAVANE_KILL_CALLS") == "all" else STEP
+STEP = 1 if os.environ.get("PAVANE_KILL_CALLS") == "all" else 6
 """From one deadly call to the next."""
 
 
