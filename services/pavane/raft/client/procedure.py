@@ -54,7 +54,7 @@ SWEEP_S = LOOK_S  # how exactly silence and deadlines are seen; one pass over al
 RESOLVE_AGAIN_S = 0.5  # a name without an address is asked for again: its pod may be about to start
 REDIRECTS_MAX = 4  # peers that name each other without any progress between; then a search decides
 POLL_ID_MODULUS = 1 << 32  # client ids of polls are numbers of up to four bytes (2.1)
-PART_ITEMS = 128  # of a pv.update that we send at most: the leader works at the first while we make the next …
+PART_ITEMS = 256  # of a pv.update that we send at most: the leader works at the first while we make the next …
 PARTS = 4  # … but more where more than so many would be under way
 UPDATES_ID = b"updates"  # client id of every pv.update: the results name their updates, so one message can tell many
 
