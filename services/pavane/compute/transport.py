@@ -12,10 +12,13 @@ ACCEPTED = "pavane-accepted"  # initial metadata of a call whose CreateTimely wa
 KEEPALIVE_MS = 4_000  # docs/specs/compute.md 2.1; with the time-out less than the 10 s that users wait for
 KEEPALIVE_TIMEOUT_MS = SILENT_S * 1000  # of gRPC's question, and of bytes that nobody acknowledges
 
+# Of one command. A resource has 1.5 MiB at most and the largest plan less. gRPC holds what came of each command that is
+# begun, of as many as there are streams, from whoever reaches the port.
+COMMAND_BYTES_MAX = 2 << 20
+SENDS, RECEIVES = "grpc.max_send_message_length", "grpc.max_receive_message_length"
+
 ChannelOptions = tuple[tuple[str, int], ...]
 OPTIONS: ChannelOptions = (
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -28,6 +31,8 @@ HANDSHAKE_MS = 5000  # of either end; nothing else notices a connection that goe
 IDLE_MS = 30_000  # a connection without a stream; streams are judged by their certificates, this ends the rest of them
 SERVER_OPTIONS: ChannelOptions = (
     *OPTIONS,
+    (SENDS, MESSAGE_BYTES_MAX),
+    (RECEIVES, COMMAND_BYTES_MAX),
     ("grpc.max_allowed_incoming_connections", SERVER_CONNECTIONS_MAX),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.max_connection_idle_ms", IDLE_MS),
@@ -37,6 +42,8 @@ SERVER_OPTIONS: ChannelOptions = (
 )
 CLIENT_OPTIONS: ChannelOptions = (
     *OPTIONS,
+    (SENDS, COMMAND_BYTES_MAX),
+    (RECEIVES, MESSAGE_BYTES_MAX),
     ("grpc.enable_http_proxy", 0),  # a pod's address is never behind a proxy of the environment
     ("grpc.enable_retries", 0),  # a stream is begun again by whoever drives it, with a new epoch
     ("grpc.min_reconnect_backoff_ms", HANDSHAKE_MS),  # a try to connect is given up after it: gRPC would wait for 20 s

@@ -27,7 +27,7 @@ from opentelemetry.trace import SpanKind, get_tracer
 
 from pavane.compute.client import CALL_SECONDS_MAX, ReplicaStream, StreamEnded
 from pavane.compute.tls import StageCredentials
-from pavane.compute.transport import CLIENT_OPTIONS, RPC_NAME
+from pavane.compute.transport import CLIENT_OPTIONS, RECEIVES, RPC_NAME
 from pavane.compute.wire import (
     STAGE_COLLECTION,
     AllowWrites,
@@ -46,8 +46,7 @@ from pavane.telemetry import current_traceparent
 from pavane.wire import Stage
 
 ANSWER_BYTES_MAX = 1 << 20  # of a report; an operator keeps streams to many pods, of people who do not know each other
-_RECEIVE = "grpc.max_receive_message_length"
-OPTIONS = (*(each for each in CLIENT_OPTIONS if each[0] != _RECEIVE), (_RECEIVE, ANSWER_BYTES_MAX))
+OPTIONS = (*(each for each in CLIENT_OPTIONS if each[0] != RECEIVES), (RECEIVES, ANSWER_BYTES_MAX))
 
 _tracer = get_tracer(__name__)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,8 @@ import pytest
 
 from pavane.compute import session as session_module
 from pavane.compute.proto import compute_pb2 as proto
-from pavane.compute.transport import CALL, CLIENT_OPTIONS, SERVER_OPTIONS
+from pavane.compute.transport import CALL, CLIENT_OPTIONS, COMMAND_BYTES_MAX, SERVER_OPTIONS
 from pavane.compute.wire import (
-    MESSAGE_BYTES_MAX,
     NONCE_BYTES,
     AllowWrites,
     Blocker,
@@ -44,6 +44,14 @@ HOST = "127.64.96.1"
 GENERATION = 3
 TOKEN = Token(GENERATION, 1)
 PACKED = {"UNIMPLEMENTED", "INTERNAL"}  # which of them gRPC says depends on what is first: its words, or the end
+
+
+DATA, HEADERS, RST_STREAM, SETTINGS = 0, 1, 3, 4  # kinds and flags of HTTP/2's frames
+END_STREAM, END_HEADERS = 1, 4
+
+
+def frame(kind: int, stream: int, body: bytes, flags: int = 0) -> bytes:
+    return struct.pack(">I", len(body))[1:] + struct.pack(">BBI", kind, flags, stream) + body
 
 
 @dataclass
@@ -319,11 +327,11 @@ async def test_a_wrong_message_ends_its_stream_and_nothing_else(pod: Pod, messag
 
 
 async def test_a_message_above_the_limit_ends_its_stream_and_nothing_else(pod: Pod) -> None:
-    options = (("grpc.max_send_message_length", 2 * MESSAGE_BYTES_MAX), ("grpc.enable_http_proxy", 0))
+    options = (("grpc.enable_http_proxy", 0),)
     async with grpc.aio.insecure_channel(pod.address, options=options) as channel:
         call: Any = channel.stream_stream(CALL)()
         with contextlib.suppress(grpc.aio.AioRpcError):
-            await call.write(bytes(MESSAGE_BYTES_MAX + 1))
+            await call.write(bytes(COMMAND_BYTES_MAX + 1))
         assert (await end_of(call))[0] == "RESOURCE_EXHAUSTED"
     async with pod.stream() as stream:
         assert (await stream.lead_up()).stage is Stage.READ_ONLY
@@ -459,13 +467,37 @@ async def test_an_answer_that_is_refused_closes_the_stream(
     await server.stop(0)
 
 
+async def test_a_message_that_would_be_too_large_ends_its_stream_before_it_is_there(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "FIRST_MESSAGE_SECONDS_MAX", 600.0)  # no other reason for an end
+    call = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": CALL.encode(),
+        b":authority": b"pod",
+        b"te": b"trailers",
+    }
+    call[b"content-type"] = b"application/grpc"
+    head = b"".join(b"\0%c%s%c%s" % (len(name), name, len(value), value) for name, value in call.items())
+    reader, writer = await asyncio.open_connection(HOST, pod.server.port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, b"") + frame(HEADERS, 1, head, END_HEADERS))
+    writer.write(frame(DATA, 1, struct.pack(">?I", False, COMMAND_BYTES_MAX + 1)))  # of which nothing follows
+    async with asyncio.timeout(60):
+        kind, flags, stream = SETTINGS, 0, 0
+        while (kind, stream) != (RST_STREAM, 1) and not (stream == 1 and flags & END_STREAM):
+            length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + await reader.readexactly(9))
+            await reader.readexactly(length)
+    writer.close()
+
+
 async def test_a_packed_message_ends_its_stream_and_nothing_else(pod: Pod) -> None:
     options = (("grpc.enable_http_proxy", 0),)
     packing = grpc.Compression.Gzip
     async with grpc.aio.insecure_channel(pod.address, options=options, compression=packing) as channel:
         call: Any = channel.stream_stream(CALL)()
         with contextlib.suppress(grpc.aio.AioRpcError):
-            await call.write(bytes(MESSAGE_BYTES_MAX))
+            await call.write(bytes(COMMAND_BYTES_MAX))
         assert (await end_of(call))[0] in PACKED
     async with pod.stream() as stream:
         assert (await stream.lead_up()).stage is Stage.READ_ONLY

@@ -8,7 +8,7 @@ PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 0
 NONCE_BYTES = 16
 UUID_BYTES = 16
-MESSAGE_BYTES_MAX = 64 << 20  # of a message on the stream, set on both sides
+MESSAGE_BYTES_MAX = 64 << 20  # of a message on the stream
 STAGE_COLLECTION = "stage"  # id under which a lifecycle pod's progress travels in Frontiers
 
 CLOSED = 1 << 64

@@ -39,18 +39,21 @@ class _Turn:
         self._loop = loop
         self._unsent: list[Stream] = []
         self._kept: dict[Stream, int] = {}  # bytes for strangers, of which who keeps some for longest is the first
+        self._kept_sum = 0
 
     def keep(self, stream: "Stream", size: int) -> None:
         """Take note of what is kept for a stranger, and make room if it is too much for all together."""
         if size <= KEPT_BYTES_MIN:
-            self._kept.pop(stream, None)
+            self._kept_sum -= self._kept.pop(stream, 0)
             return
+        self._kept_sum += size - self._kept.get(stream, 0)
         self._kept[stream] = size
-        if sum(self._kept.values()) > KEPT_SUM_BYTES_MAX:
+        if self._kept_sum > KEPT_SUM_BYTES_MAX:
             self._kept = {each: size for each in self._kept if (size := each.kept) > KEPT_BYTES_MIN}
-            while sum(self._kept.values()) > KEPT_SUM_BYTES_MAX:
+            self._kept_sum = sum(self._kept.values())
+            while self._kept_sum > KEPT_SUM_BYTES_MAX:
                 oldest = next(iter(self._kept))
-                del self._kept[oldest]
+                self._kept_sum -= self._kept.pop(oldest)
                 oldest.make_room()
 
     def add(self, stream: "Stream") -> None:
