@@ -18,7 +18,13 @@ from pavane.ambrosia.effects import (
 from pavane.ambrosia.errors import Fatal, FatalError, Reason
 from pavane.ambrosia.state import OURSELVES, STREAM_TABLE, Diverged, End, Output
 from pavane.ambrosia.wire.batches import count_calls
-from pavane.ambrosia.wire.limits import BATCH_BYTES, LINK_SEND_BYTES, PEERS_MAX
+from pavane.ambrosia.wire.limits import (
+    BATCH_BYTES,
+    INPUT_BYTES_MIN,
+    INPUT_TOTAL_BYTES,
+    LINK_SEND_BYTES,
+    PEERS_MAX,
+)
 from pavane.ambrosia.wire.links import Answer, Channel, Code, Hello, Token
 from pavane.ambrosia.wire.messages import (
     BATCH_TYPES,
@@ -49,6 +55,7 @@ class Stream:
     greeted: bool = False
     blocked: bool = False  # the pending record has no room for what came
     unwritten: int = 0  # bytes handed out and not yet taken by the socket
+    since: int = 0  # when it began to keep INPUT_BYTES_MIN or more, by a count; 0 = it keeps less
     incoming: MessageBuffer = field(default_factory=MessageBuffer)
 
 
@@ -86,6 +93,7 @@ class Links:
         self._tokens: dict[str, Token] = {}
         self._diverged: dict[str, str] = {}
         self._malformed: dict[str, int] = {}
+        self._counted = 0
         self._greeted: set[tuple[str, End]] = set()
         self._restored: set[str] = set()
 
@@ -197,6 +205,23 @@ class Links:
         if stream is not None:
             stream.incoming.feed(data)
             self._read(stream)
+            if len(stream.incoming) < INPUT_BYTES_MIN:
+                stream.since = 0
+                return
+            self._counted += 1
+            stream.since = stream.since or self._counted
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """End the streams that keep something for longest, while all together keep too much."""
+        keeping = sorted((each for each in self._streams.values() if each.since), key=lambda each: each.since)
+        kept = sum(len(each.incoming) for each in keeping)
+        while kept > INPUT_TOTAL_BYTES:
+            oldest = keeping.pop(0)
+            kept -= len(oldest.incoming)
+            text = f"{len(oldest.incoming)} bytes of it make no message, and all links together keep too many of these"
+            self._emit(Say(f"Error on the link of {oldest.peer} to {self._name}: {text}", error=True))
+            self._close(oldest, text)
 
     def blocked(self, number: int) -> bool:
         """Whether bytes of the stream wait for room; its reader waits too then."""
