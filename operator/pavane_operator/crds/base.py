@@ -18,6 +18,8 @@ MAP_MAX_ENTRIES = 64
 """Largest map without a limit of its own; keeps the cost estimate of CEL rules bounded."""
 RESOURCE_NAME_MAX_CHARACTERS = 32
 """Longest name of a resource: children append to it and StatefulSet names must not pass 52."""
+RESOURCE_NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+"""Names of resources: their Services have them."""
 COUNTER_MAX = 2**53
 """Largest counter in JSON that every reader holds exactly; also the largest number of a generation."""
 
@@ -56,6 +58,7 @@ def rules(*each: dict[str, str]) -> dict[str, Any]:
 
 
 Name = Annotated[str, Field(max_length=NAME_MAX_CHARACTERS)]
+ResourceName = Annotated[str, Field(max_length=RESOURCE_NAME_MAX_CHARACTERS, pattern=RESOURCE_NAME_PATTERN)]
 Text = Annotated[str, Field(max_length=TEXT_MAX_CHARACTERS)]
 Count = Annotated[int, Field(ge=0, le=COUNTER_MAX)]
 Time = datetime

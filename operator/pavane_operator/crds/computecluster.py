@@ -5,7 +5,17 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from pavane_operator.crds.base import MAP_MAX_ENTRIES, NO_DEFAULT_KEY, Mark, Model, Name, marked, rule, rules
+from pavane_operator.crds.base import (
+    MAP_MAX_ENTRIES,
+    NO_DEFAULT_KEY,
+    Mark,
+    Model,
+    Name,
+    ResourceName,
+    marked,
+    rule,
+    rules,
+)
 from pavane_operator.crds.common import CommonSpec, ResourceRequirements
 from pavane_operator.crds.descriptor import Definition, column
 from pavane_operator.crds.rollout import LAG_MAX, CaughtUpSpec, RolloutSpec
@@ -94,7 +104,7 @@ class SparkSpec(Model):
 class WaltzClusterRef(Model):
     """A WaltzCluster in the same namespace."""
 
-    name: Name = Field(min_length=1, json_schema_extra=marked(Mark.POD))
+    name: ResourceName = Field(json_schema_extra=marked(Mark.POD))
     """Its name."""
 
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from pavane_operator.crds.base import Count, Mark, Model, Name, Text, marked
+from pavane_operator.crds.base import Count, Mark, Model, Name, ResourceName, Text, marked
 from pavane_operator.crds.computecluster import SCRIPT_MAX_CHARACTERS
 from pavane_operator.crds.descriptor import Described, column
 from pavane_operator.crds.status import CONDITIONS_MAX_ITEMS, Condition, StatusModel, StoredStatus
@@ -14,7 +14,7 @@ COLUMNS_MAX_ITEMS = 512
 class ComputeClusterRef(Model):
     """A ComputeCluster in the same namespace."""
 
-    name: Name = Field(min_length=1, json_schema_extra=marked(Mark.CONTROL))
+    name: ResourceName = Field(json_schema_extra=marked(Mark.CONTROL))
     """Its name."""
 
 

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from pavane_operator.crds import computecluster, coordinator, dataflow, raftcluster, swimgroup, waltzcluster
-from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, Model, rule
+from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, RESOURCE_NAME_PATTERN, Model, rule
 from pavane_operator.crds.descriptor import Definition, Described, column
 from pavane_operator.crds.schema import structural_schema
 
@@ -19,7 +19,7 @@ _NAME_RULES = [
         f"the name must have at most {RESOURCE_NAME_MAX_CHARACTERS} characters",
     ),
     rule(
-        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        f"self.metadata.name.matches('{RESOURCE_NAME_PATTERN}')",
         "the name must start with a letter and contain only lower-case letters, digits and '-', like a Service",
     ),
     rule(

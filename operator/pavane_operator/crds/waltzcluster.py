@@ -12,6 +12,7 @@ from pavane_operator.crds.base import (
     Mark,
     Model,
     Name,
+    ResourceName,
     marked,
     rule,
     rules,
@@ -99,7 +100,7 @@ class WaltzStorage(VolumeSpec):
 class RaftClusterRef(Model):
     """A RaftCluster in the same namespace."""
 
-    name: Name = Field(min_length=1, json_schema_extra=marked(Mark.POD))
+    name: ResourceName = Field(json_schema_extra=marked(Mark.POD))
     """Its name. Its state machine must be `Tree`."""
 
 
