@@ -12,12 +12,15 @@ from typing import Any, cast
 
 import pytest
 
+from pavane_operator.crds.definitions import definitions
 from pavane_operator.kube import Conflict, Forbidden, KubeClient, NotFound, Target, Unavailable
 from pavane_operator.kube.client import ObjectList
-from pavane_operator.kube.resources import LEASES, Object, Resource
+from pavane_operator.kube.resources import CRDS, LEASES, Object, Resource
 from pavane_operator.runtime.lease import (
+    KNOWN_TO_OPERATORS,
     LEASE_DURATION_S,
     LEASE_NAME,
+    PROOF_ANNOTATION,
     RENEW_DEADLINE_S,
     RETRY_S,
     STANDBY_LOOK_S,
@@ -75,6 +78,11 @@ class Client:
         await self._travel()
         assert (resource, name, namespace) == (LEASES, LEASE_NAME, self.server.namespace)
         return copy.deepcopy(self.server.lease)
+
+    async def get(self, resource: Resource, name: str) -> Object:
+        await self._travel()
+        assert (resource, name) == (CRDS, KNOWN_TO_OPERATORS)
+        return {"metadata": {"uid": "of-the-definition"}}
 
     async def list_all(self, resource: Resource, *, fields: str) -> ObjectList:
         await self._travel()
@@ -328,6 +336,32 @@ async def test_an_operator_of_another_namespace_that_died_is_waited_for_until_it
     assert LEASE_DURATION_S <= took < LEASE_DURATION_S + STANDBY_LOOK_S + 0.1
 
 
+@pytest.mark.parametrize("knows", ["nothing", "the Lease of the platform"])
+async def test_a_lease_that_no_operator_wrote_keeps_nobody_from_its_work(knows: str) -> None:
+    tenant = Server("tenant")
+    platform = Server("system", tenant)
+    first = election(platform, "first")
+    await first.acquire()
+    assert platform.lease is not None
+    copied = platform.lease["metadata"]["annotations"]
+    assert copied[PROOF_ANNOTATION]
+    await first.release()
+
+    async def renew() -> None:
+        told, stranger = copied if knows != "nothing" else {}, Client(tenant, "stranger")
+        while True:
+            stranger._store({"metadata": {"annotations": told}, "spec": {"holderIdentity": "stranger"}})
+            await elapse(1)
+
+    renewing = asyncio.create_task(renew())
+    await elapse(1)
+    async with asyncio.timeout(2 * LEASE_DURATION_S):
+        assert await election(platform, "second").acquire() == 2
+    assert tenant.lease is not None
+    assert not renewing.done()
+    renewing.cancel()
+
+
 async def test_who_may_not_look_into_other_namespaces_leads_in_its_own() -> None:
     server = Server()
     server.blind = True
@@ -387,6 +421,9 @@ async def test_who_stands_by_outlives_an_api_server_that_is_away() -> None:
 @pytest.mark.looptime(False)
 async def test_an_api_server_takes_what_the_election_writes(tmp_path: Path) -> None:
     async with a_server(tmp_path) as server, await KubeClient.connect(Target(server.api.kubeconfig)) as kube:
+        for each in definitions():
+            if each["metadata"]["name"] == KNOWN_TO_OPERATORS:
+                await kube.create(CRDS, each)
 
         def make(name: str) -> Election:
             return Election(kube, "default", Candidate(name), lambda: NOW, random.Random(name))

@@ -7,6 +7,7 @@ ones on every stage stream. Time is measured by our own clock from what we saw a
 from __future__ import annotations
 
 import asyncio
+import hmac
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from datetime import datetime
 import structlog
 
 from pavane_operator.kube import Conflict, Forbidden, KubeClient, KubeError, NotFound
-from pavane_operator.kube.resources import LEASES, Object
+from pavane_operator.kube.resources import CRDS, LEASES, Object
 
 LEASE_NAME = "pavane-operator"
 LEASE_DURATION_S = 15.0
@@ -31,6 +32,11 @@ STANDBY_SPREAD = 0.2
 """So that two that stand by do not look, and write, in step."""
 SCOPE_ANNOTATION = "pavane.dev/namespaces"
 """On the Lease: which namespaces the holder looks after, separated by commas; empty or absent = all."""
+PROOF_ANNOTATION = "pavane.dev/proof"
+"""On the Lease: that an operator of this cluster wrote it for this namespace. Whoever may edit a namespace may have a
+Lease of our name there, which would keep the operator of all others from its work."""
+KNOWN_TO_OPERATORS = "raftclusters.pavane.dev"
+"""The definition whose uid makes the proof: rights in a namespace show it to nobody."""
 RELEASE_ATTEMPTS = 2
 """A renewal that was cancelled may have been written, and we then saw an older Lease than the present one."""
 
@@ -92,6 +98,7 @@ class Election:
         self.leads = False
         """Whether `acquire` has returned."""
         self._lease: Object | None = None
+        self._secret = ""
         self._acquired = ""
         self._renewed_at = 0.0
         self._writing = asyncio.Lock()
@@ -104,6 +111,7 @@ class Election:
         loop = asyncio.get_running_loop()
         while True:
             try:
+                self._secret = str((await self._kube.get(CRDS, KNOWN_TO_OPERATORS))["metadata"]["uid"])
                 self._lease = await self._kube.get_or_none(LEASES, LEASE_NAME, self._namespace)
                 version = "" if self._lease is None else str(self._lease["metadata"]["resourceVersion"])
                 if seen is None or seen[0] != version:
@@ -137,9 +145,10 @@ class Election:
             if self._seen.get(place, ("", 0.0))[0] != version:
                 self._seen[place] = version, now
             alive = _holder(lease) and now - self._seen[place][1] < LEASE_DURATION_S
-            told = (metadata.get("annotations") or {}).get(SCOPE_ANNOTATION, "")
-            scope = frozenset(filter(None, told.split(",")))
-            if place != self._namespace and alive and (not scope or not self._scope or scope & self._scope):
+            told = metadata.get("annotations") or {}
+            ours = hmac.compare_digest(told.get(PROOF_ANNOTATION, "").encode(), self._proof(place).encode())
+            scope = frozenset(filter(None, told.get(SCOPE_ANNOTATION, "").split(",")))
+            if place != self._namespace and alive and ours and (not scope or not self._scope or scope & self._scope):
                 found = f"the operator in namespace {place}"
         if found is not None and found != self.rival:
             log.warning("another operator looks after the same namespaces: this one stands by", other=found)
@@ -189,7 +198,8 @@ class Election:
     async def _put(self, transitions: int, *, released: bool = False) -> None:
         """Write the Lease over the state that we saw last; if that is not the present one, look who holds it."""
         sent_at = asyncio.get_running_loop().time()
-        metadata: Object = {"name": LEASE_NAME, "annotations": {SCOPE_ANNOTATION: ",".join(sorted(self._scope))}}
+        told = {SCOPE_ANNOTATION: ",".join(sorted(self._scope)), PROOF_ANNOTATION: self._proof(self._namespace)}
+        metadata: Object = {"name": LEASE_NAME, "annotations": told}
         if self._lease is not None:
             metadata["resourceVersion"] = self._lease["metadata"]["resourceVersion"]
         spec: Object = {
@@ -209,6 +219,9 @@ class Election:
             raise
         self.transitions = transitions
         self._renewed_at = sent_at
+
+    def _proof(self, namespace: str) -> str:
+        return hmac.new(self._secret.encode(), namespace.encode(), "sha256").hexdigest()
 
 
 def _holder(lease: Object | None) -> str:
