@@ -1,10 +1,13 @@
 """One client per WaltzCluster, kept while it is used; it follows fail-overs and rollouts by itself."""
 
 import base64
+import contextlib
+import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from pavane.runtime import names
 from pavane.waltz import errors
 from pavane.waltz.client import Waltz, trusting
 from pavane_api.kinds import WALTZ_CLUSTERS
@@ -49,6 +52,9 @@ class WaltzClients:
         except (KeyError, ValueError, ssl.SSLError) as error:
             raise Unavailable(f"Secret {name}-client is damaged: {error}. {_waits(name)}") from error
 
+        if tls is None:  # else another log has no certificate of this one's authority
+            await self._refuse_others(made_of[1].split())
+
         async def make() -> Waltz:
             return log
 
@@ -57,6 +63,15 @@ class WaltzClients:
                 yield lent
         except errors.WaltzError as error:
             raise problem_of(error, name) from error
+
+    async def _refuse_others(self, servers: Sequence[str]) -> None:
+        """Raise ``Unavailable`` where a server's name leads to what may be another namespace's."""
+        for each in servers:
+            with contextlib.suppress(socket.gaierror):  # the client waits for names that nobody knows yet
+                try:
+                    await names.look_up(names.resolve_service, each.rpartition(":")[0])
+                except names.AnotherName as error:
+                    raise Unavailable(f"{error.strerror}.") from error
 
     async def _data(self, namespace: str, name: str) -> dict[str, str]:
         data = (await self._kube.get(SECRETS, name, namespace)).get("data") or {}

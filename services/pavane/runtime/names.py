@@ -5,6 +5,7 @@ The local cluster has neither DNS nor virtual addresses. It keeps one hosts file
 """
 
 import asyncio
+import functools
 import ipaddress
 import os
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 
 HOSTS_FILE_VARIABLE = "PAVANE_HOSTS_FILE"
 _INTERNAL = (".svc", ".svc.cluster.local")
+_KNOWN = "kubernetes.default.svc"  # in every cluster, and nobody's but its administrators'
 HOSTS_FILE_BYTES_MAX = 16 << 20  # some 200,000 lines: far above any local cluster, and a read that ends soon
 
 LOOKUPS_MAX = 8  # at once in one process; the others wait
@@ -83,7 +85,7 @@ def resolve(host: str) -> list[str]:
         return list(listed)
     if os.environ.get(HOSTS_FILE_VARIABLE):
         _refuse_internal(host)
-    return _of_system(host)
+    return _of_system(host)[1]
 
 
 def resolve_among(addresses: Mapping[str, Sequence[str]], host: str) -> list[str]:
@@ -92,6 +94,31 @@ def resolve_among(addresses: Mapping[str, Sequence[str]], host: str) -> list[str
         return list(listed)
     _refuse_internal(host)
     return resolve(host)
+
+
+class AnotherName(socket.gaierror):
+    """The name of a Service stands for another name."""
+
+
+def resolve_service(host: str) -> list[str]:
+    """Return all addresses of the Service ``host``, as ``NAME.NAMESPACE.svc``, and of nothing else.
+
+    Whoever may edit Services of a namespace may have one there of type ExternalName, which leads to a Service of a
+    namespace that only the caller reaches. Raises ``AnotherName`` for such a name, else as ``resolve`` does.
+    """
+    if _is_address(host) or os.environ.get(HOSTS_FILE_VARIABLE):  # which has addresses alone
+        return resolve(host)
+    official, addresses = _of_system(host)
+    if official not in (_canonical(host), _canonical(host) + _cluster_domain()):
+        text = f"{host} stands for {official}: a Service of type ExternalName is not followed"
+        raise AnotherName(socket.EAI_NONAME, text)
+    return addresses
+
+
+@functools.cache
+def _cluster_domain() -> str:
+    """Return what the system puts behind the names of Services: ``.cluster.local`` in most clusters."""
+    return _of_system(_KNOWN)[0].removeprefix(_KNOWN)
 
 
 async def look_up(find: Callable[[str], Sequence[str]], host: str) -> Sequence[str]:
@@ -104,12 +131,13 @@ def _refuse_internal(host: str) -> None:
         raise socket.gaierror(socket.EAI_NONAME, f"{host} is not in the hosts file of the local cluster")
 
 
-def _of_system(host: str) -> list[str]:
+def _of_system(host: str) -> tuple[str, list[str]]:
+    """Return the name that ``host`` stands for in the end, and its addresses."""
     try:
-        found = _system_getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        found = _system_getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
     except UnicodeError as error:  # of a label that is empty or too long for any name
         raise socket.gaierror(socket.EAI_NONAME, f"{host!r} is no name of a host") from error
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return _canonical(str(found[0][3])), list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 def install() -> None:

@@ -153,3 +153,29 @@ def test_without_the_variable_there_is_only_the_system(monkeypatch: pytest.Monke
 def test_what_cannot_be_a_name_has_no_address(host: str) -> None:
     with pytest.raises(socket.gaierror):
         names.resolve(host)
+
+
+DNS = {  # as a cluster's answers: the last name of a chain, and its address
+    "kubernetes.default.svc": ("kubernetes.default.svc.east.test.", "10.0.0.1"),
+    "own.tenants.svc": ("own.tenants.svc.east.test.", "10.0.0.2"),
+    "known.tenants.svc": ("known.tenants.svc", "10.0.0.3"),  # by the system's own file of hosts
+    "alias.tenants.svc": ("alice.victims.svc.east.test.", "10.0.0.4"),
+    "looks.tenants.svc": ("looks.tenants.svc.west.test.", "10.0.0.4"),
+}
+
+
+def test_a_service_is_not_left_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def system(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        official, address = DNS[host]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, official, (address, 0))]
+
+    monkeypatch.delenv("PAVANE_HOSTS_FILE", raising=False)
+    monkeypatch.setattr(names, "_system_getaddrinfo", system)
+    names._cluster_domain.cache_clear()
+    assert names.resolve_service("own.tenants.svc") == ["10.0.0.2"]
+    assert names.resolve_service("known.tenants.svc") == ["10.0.0.3"]
+    for host in ("alias.tenants.svc", "looks.tenants.svc"):
+        assert names.resolve(host) == ["10.0.0.4"], "who asks for any name gets what it stands for"
+        with pytest.raises(names.AnotherName, match="ExternalName"):
+            names.resolve_service(host)
+    names._cluster_domain.cache_clear()

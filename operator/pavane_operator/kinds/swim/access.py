@@ -25,7 +25,7 @@ class NotServing(Exception):
 
 
 async def group_members(
-    http: httpx2.AsyncClient, document: Object, resolve: Callable[[str], Sequence[str]] = resolving.resolve
+    http: httpx2.AsyncClient, document: Object, resolve: Callable[[str], Sequence[str]] = resolving.resolve_service
 ) -> Table:
     """What a member of the SwimGroup `document` knows; its status names where members are. Raises NotServing."""
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
