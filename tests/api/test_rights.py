@@ -1,10 +1,20 @@
 """What the rights in one namespace open in another one: nothing, on any path (docs/security.md)."""
 
+import base64
 import json
+import socket
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from pavane.runtime import names
 from pavane_api.openapi import document
+from pavane_api.problems import Unavailable
+from pavane_api.waltz_clients import WaltzClients
+from pavane_operator.kinds.swim import access
 from pavane_operator.kube.resources import NAMESPACES
 from tests.api.plane import plane
 
@@ -37,3 +47,44 @@ async def test_rights_in_one_namespace_are_none_in_another(tmp_path: Path) -> No
                         opened[f"{method} {path}"] = answer.status_code
         assert opened == {}
         assert closed == []
+
+
+@pytest.fixture
+def aliases(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All names of namespace `tenants` lead to a Service of another one."""
+
+    def system(name: str, *_: Any, **__: Any) -> list[tuple[Any, ...]]:
+        official = "victim.default.svc" if ".tenants." in name else name
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, f"{official}.cluster.local", ("10.0.0.4", 0))]
+
+    monkeypatch.delenv("PAVANE_HOSTS_FILE", raising=False)
+    monkeypatch.setattr(names, "_system_getaddrinfo", system)
+    names._cluster_domain.cache_clear()
+    yield
+    names._cluster_domain.cache_clear()
+
+
+@pytest.mark.usefixtures("aliases")
+async def test_a_log_in_clear_is_not_looked_for_behind_another_name() -> None:
+    servers = base64.b64encode(b"ledger.tenants.svc:55180").decode()
+
+    async def get(*_: Any) -> dict[str, Any]:
+        return {"metadata": {"uid": "of-ledger"}, "data": {"servers": servers}}
+
+    kube: Any = SimpleNamespace(get=get)
+    with pytest.raises(Unavailable, match="ExternalName"):
+        async with WaltzClients(kube).of("tenants", "ledger"):
+            pytest.fail("it was lent")
+
+
+@pytest.mark.usefixtures("aliases")
+async def test_nor_are_members_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(*_: Any) -> None:
+        pytest.fail("a stranger was asked")
+
+    monkeypatch.setattr(access, "ask", ask)
+    endpoint = {"name": access.PORT_NAME, "address": "crew.tenants.svc"}
+    group = {"metadata": {"name": "crew", "namespace": "tenants"}, "status": {"endpoints": [endpoint]}}
+    http: Any = None
+    with pytest.raises(access.NotServing):
+        await access.group_members(http, group)
