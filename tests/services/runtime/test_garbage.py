@@ -51,6 +51,22 @@ def test_cycles_that_die_young_are_still_collected() -> None:
     assert gone() is None
 
 
+def test_cycles_that_die_later_are_collected_once_their_time_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    freeze_survivors()
+    old = Record()
+    old.itself = old  # type: ignore[attr-defined]
+    gone = weakref.ref(old)
+    gc.collect()
+    del old
+    gc.collect()
+    assert gone() is not None
+    monkeypatch.setattr(garbage._freeze, "_thaw_due", 0.0)
+    kept = [Record() for _ in range(1000)]
+    gc.collect()
+    assert gone() is None
+    assert not any(each is kept[0] for each in gc.get_objects()), "what survived is frozen again"
+
+
 @pytest.mark.parametrize("freezes", ["pavane.runtime.garbage.freeze", "pavane.runtime.garbage.freeze_survivors"])
 def test_a_process_that_used_duckdb_ends_without_a_word(freezes: str) -> None:
     """It listed thirty leaked instances behind the last line of a pod's log."""

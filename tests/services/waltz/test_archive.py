@@ -32,7 +32,7 @@ DATA = [b"%d" % number + bytes(2000) for number in range(60)]
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storing, "LOOK_S", 0.05)
     monkeypatch.setattr(archiving, "STEP_S", 0.02)
-    monkeypatch.setattr(feed, "TAIL_BYTES_MAX", 10_000)  # else what was dropped is still in memory
+    monkeypatch.setattr(feed, "TAILS_BYTES_MAX", 10_000)  # else what was dropped is still in memory
 
 
 class Store:

@@ -68,7 +68,7 @@ async def test_the_history_is_on_s3_also_after_that_was_away_and_brings_a_lost_l
 ) -> None:
     monkeypatch.setattr(storing, "LOOK_S", 0.05)
     monkeypatch.setattr(archiving, "STEP_S", 0.02)
-    monkeypatch.setattr(feed, "TAIL_BYTES_MAX", 10_000)  # else what was dropped is still in memory
+    monkeypatch.setattr(feed, "TAILS_BYTES_MAX", 10_000)  # else what was dropped is still in memory
     await s3.begin()
     data: list[bytes] = []
 

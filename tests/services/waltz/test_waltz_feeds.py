@@ -1,5 +1,10 @@
 """Feeds of one partition: what many readers get is made once, and each gets what its own credit and frame allow."""
 
+import tracemalloc
+
+import pytest
+
+from pavane.waltz.core import feed
 from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.feed import CREDIT_MAX, Feeds
 from pavane.waltz.core.outputs import Output, Reply
@@ -72,3 +77,25 @@ def test_each_reader_gets_what_its_own_request_allows() -> None:
         bare: [(0, [False] * 5)],
         last: [(0, [True] * 5)],
     }
+
+
+@pytest.mark.parametrize("size", [100, 1000])
+def test_the_newest_transactions_take_as_much_memory_as_they_are_given(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted by Python itself, and with what an object takes beside its data: it stands still once it is full."""
+    monkeypatch.setattr(feed, "TAILS_BYTES_MAX", 4 << 20)
+    feeds = Feeds([], lambda txid, limit, answer: answer(None))
+    feeds.opened(-1)
+    count, kept = (4 << 20) // (size + 200), []
+    tracemalloc.start()
+    try:
+        for first in range(1_000_000, 1_000_000 + 3 * count, count):  # numbers that Python does not share
+            feeds.commit(
+                Record.of(txid, ReqId(70_000, 1000, 0, txid), 7, b"%*d" % (size, txid))
+                for txid in range(first, first + count)
+            )
+            kept.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert all(3 << 20 < each < 4.2 * (1 << 20) for each in kept), kept

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pavane.wal.files import DiskFolder
+from pavane.waltz.client import Waltz
 from pavane.waltz.core import feed, rounds
 from pavane.waltz.core.node import Node
 from pavane.waltz.errors import RejectCode
@@ -404,3 +405,30 @@ def test_a_partition_waits_for_others_only_under_load_and_not_for_long() -> None
     shared.begin(one, rounds.SHARED_APPENDS_MIN - 1)
     shared.now = 10.002
     assert shared.is_open(other), "the processors have time"
+
+
+async def test_all_partitions_of_a_server_keep_the_newest_in_one_bound_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is older is read from storage; a partition that was alone gives room to those that come."""
+    monkeypatch.setattr(feed, "TAILS_BYTES_MAX", 200_000)
+    data = [b"%1000d" % number for number in range(150)]
+    async with running_log(tmp_path, partitions=4, nodes=1) as log:
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            for partition in range(4):
+                await asyncio.gather(*(client.append(partition, each) for each in data))
+            tails = [partition.feeds.tail for partition in log.servers[0].running.owned.values()]
+            assert all(0 < tail.first < 150 for tail in tails)
+            assert sum(tail._bytes for tail in tails) <= 200_000
+            for partition in range(4):
+                assert sorted([one.data async for one in client.read(partition, 0, 150)]) == data
+    alone = feed.Feeds([], lambda txid, limit, answer: answer(None))
+    alone.opened(-1)
+    alone.commit(Record.of(txid, ReqId(1, 1, 0, txid), 0, each) for txid, each in enumerate(data))
+    assert alone.tail.first == 0 or alone.tail._bytes > 190_000
+    alone.share(4)
+    assert alone.tail._bytes <= 50_000
+    alone.opened(999)
+    alone.commit(Record.of(1000 + txid, ReqId(1, 1, 0, txid), 0, each) for txid, each in enumerate(data))
+    assert alone.tail._bytes <= 50_000

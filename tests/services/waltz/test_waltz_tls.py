@@ -1,8 +1,10 @@
 """TLS of the log: clients need no certificate, whoever talks to storage nodes shows one of the resource."""
 
 import asyncio
+import gc
 import socket
 import ssl
+import weakref
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -164,3 +166,24 @@ async def test_handshakes_that_fail_leave_the_port_to_others(tmp_path: Path, mon
                 stranger.sendall(said)
             async with Waltz([server], tls=tls) as client:
                 assert await client.append(0, b"sealed") == 0
+
+
+async def test_a_connection_that_has_ended_is_freed_without_the_collector(tmp_path: Path) -> None:
+    """A server freezes what survives a collection: a cycle of it, with TLS 256 KiB each, would stay for an hour."""
+    own = certificates(tmp_path / "tls")
+    async with running_log(tmp_path, nodes=1, certificates=own) as log:
+        await log.settled()
+        server = log.servers[0]
+        gc.disable()
+        try:
+            made = await Link.connect(parse_address(f"127.0.0.1:{server.port}"), own.dialling, 1)
+            await eventually(lambda: server._clients)
+            seen = [*server._clients.values(), made]
+            sealed = [each._transport._ssl_protocol for each in seen]  # type: ignore[union-attr]
+            left = [weakref.ref(each) for each in (*seen, *sealed)]
+            await made.close()
+            await eventually(lambda: not server._clients)
+            del made, seen, sealed
+            await eventually(lambda: not any(each() for each in left))
+        finally:
+            gc.enable()

@@ -53,15 +53,13 @@ class Listener(Generic[S]):
             self.refused += 1
             return _Refusal(self._admit)
         stream = self._make()
-
-        def joined(transport: asyncio.BaseTransport) -> None:
-            self._admit(transport)
-            self.streams.add(stream)
-
         # With TLS it is no sooner: of a handshake that fails the stream hears nothing.
-        stream.joined = joined
-        stream.forget = lambda: self.streams.discard(stream)
+        stream.joined, stream.forget = self._joined, self.streams.discard
         return stream
+
+    def _joined(self, stream: S, transport: asyncio.BaseTransport) -> None:
+        self._admit(transport)
+        self.streams.add(stream)
 
     def _admit(self, transport: asyncio.BaseTransport) -> None:
         if self._door is not None:

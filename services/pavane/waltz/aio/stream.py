@@ -85,8 +85,8 @@ class Stream(asyncio.BufferedProtocol):
     def __init__(self, side: Side, *, connecting: bool, versions: tuple[int, ...] | None = None) -> None:
         self.channel = Channel(side, versions)
         self.closed = False
-        self.joined: Callable[[asyncio.BaseTransport], None] = lambda _: None
-        self.forget: Callable[[], None] = lambda: None
+        self.joined: Callable[[Any, asyncio.BaseTransport], None] = lambda *_: None
+        self.forget: Callable[[Any], None] = lambda _: None
         self._loop = asyncio.get_running_loop()
         if (turn := _turns.get(self._loop)) is None:
             turn = _turns[self._loop] = _Turn(self._loop)
@@ -218,7 +218,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say Hello."""
-        self.joined(transport)
+        self.joined(self, transport)
         self._transport = cast("asyncio.Transport", transport)
         _notice_the_end(transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
@@ -275,6 +275,8 @@ class Stream(asyncio.BufferedProtocol):
         self._end(str(exc) if exc is not None else "the peer closed the connection")
         if self._timer is not None:
             self._timer.cancel()
+        # It refers to us: what is frozen (``freeze_survivors``) would never be freed, with TLS a quarter of a megabyte.
+        self._transport = None
 
     def _greeted(self) -> None:
         assert self._timer is not None  # noqa: S101 -- set with the transport
@@ -306,7 +308,7 @@ class Stream(asyncio.BufferedProtocol):
             if self._greeting is not None and not self._greeting.done():
                 self._greeting.set_exception(ConnectionResetError(reason))
                 self._greeting.exception()  # nobody may be waiting for it any more
-            self.forget()
+            self.forget(self)
             self.ended(reason)
 
 

@@ -59,8 +59,8 @@ class Link(Stream):
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 at, at_port = await route(address) if route is not None else address
-                made, met = cls(address, net_seq), list[object]()
-                made.joined = met.append
+                made, met = cls(address, net_seq), list[bool]()
+                made.joined = lambda *_: met.append(True)
                 try:
                     return await connect(lambda: made, f"{at}:{at_port}", tls, host)
                 except ConnectionResetError as error:

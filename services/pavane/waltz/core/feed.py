@@ -12,8 +12,8 @@ from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
 
-TAIL_BYTES_MAX = 32 * 1024 * 1024  # of the newest transactions of a partition, which every reader at its end wants
-RECORD_BYTES = 200  # what a record costs beside its data
+TAILS_BYTES_MAX = 64 * 1024 * 1024  # of the newest transactions, which readers at the end want, of all partitions here
+RECORD_BYTES = 340  # what a record takes beside its data
 FEED_ITEMS_MIN = 100  # credit of a feed below V5, as the original gives it
 READ_RECORDS = 1000  # asked of a storage node at a time
 MOUNT_KIND, FEED_KIND, BATCHES_KIND = 0, 3, 32  # by which a refusal names MOUNT, FEED_REQUEST, FEED_BATCH_REQUEST
@@ -27,10 +27,11 @@ ENDS = "the last transaction is {}"  # to who asks for what is behind it
 
 
 class Tail:
-    """The newest committed records, bounded in bytes."""
+    """The newest committed records, in at most ``bytes_max``, but always the last one."""
 
-    def __init__(self, hwm: int) -> None:
+    def __init__(self, hwm: int, bytes_max: int) -> None:
         self.first = hwm + 1
+        self._bytes_max = bytes_max
         self._records: deque[Record] = deque()
         self._bytes = 0
         self._taken: tuple[int, int, list[Record]] = 0, 0, []
@@ -41,7 +42,13 @@ class Tail:
         self._taken = 0, 0, []
         self._records.append(record)
         self._bytes += len(record.data) + RECORD_BYTES
-        while self._bytes > TAIL_BYTES_MAX and len(self._records) > 1:
+        if self._bytes > self._bytes_max:
+            self.limit(self._bytes_max)
+
+    def limit(self, bytes_max: int) -> None:
+        """Keep no more than this from now on."""
+        self._bytes_max = bytes_max
+        while self._bytes > bytes_max and len(self._records) > 1:
             self._bytes -= len(self._records.popleft().data) + RECORD_BYTES
             self.first += 1
 
@@ -99,7 +106,8 @@ class Feeds:
         self.hwm = -1
         self.first = 0
         """What is below is not served, whoever may still have it."""
-        self.tail = Tail(-1)
+        self._tail_bytes_max = TAILS_BYTES_MAX
+        self.tail = Tail(-1, TAILS_BYTES_MAX)
         self.bytes = 0
         """Data that was ever committed here."""
         self._cut: tuple[Sequence[Record], int, int, m.SharedItems, int, int] = [], 0, 0, m.SharedItems(), 0, 0
@@ -112,8 +120,13 @@ class Feeds:
         """The log is known up to ``hwm``; keep what is still right."""
         if hwm != self.hwm:
             self.hwm = hwm
-            self.tail = Tail(hwm)
+            self.tail = Tail(hwm, self._tail_bytes_max)
         self.pump()
+
+    def share(self, partitions: int) -> None:
+        """So many partitions keep their newest transactions in memory: each gets as much of it."""
+        self._tail_bytes_max = TAILS_BYTES_MAX // partitions
+        self.tail.limit(self._tail_bytes_max)
 
     def begin_with(self, first: int) -> None:
         """What can be read begins with ``first``: later, or from an archive earlier. Who is not as far is told."""

@@ -235,6 +235,8 @@ class ServerCore:
                 self._hand_over(present)
             elif generation > present.generation:
                 present.set_generation(now, generation)
+        for partition in self.owned.values():
+            partition.feeds.share(len(self.owned))
         self._tidy()
 
     def _coordinate(self, now: float) -> None:
