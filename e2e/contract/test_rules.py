@@ -28,6 +28,11 @@ def waltz(**spec: Any) -> dict[str, Any]:
     return {"metadata": {"raftClusterRef": {"name": "meta"}}, **spec}
 
 
+def gate(**fields: Any) -> dict[str, Any]:
+    """A gate of a rollout."""
+    return {"name": "probe", "for": "5s", "http": {"port": 7071, "path": "/readyz"}, **fields}
+
+
 class Breach(NamedTuple):
     """How to break a rule: by a spec, or, where it compares, by a change `then` of a spec that is fine."""
 
@@ -47,6 +52,16 @@ BREACHES = {
     ),
     "bake must be between": Breach("spec.rollout.bake", {"rollout": {"bake": "25h"}}),
     "rollout.bake is not available": Breach("spec.rollout", {"rollout": {"bake": "1m"}}, of=SWIM_GROUPS),
+    "onFailure SwitchBack needs rollout.bake": Breach(
+        "spec.rollout", {"rollout": {"gates": [gate(onFailure="SwitchBack")]}}
+    ),
+    "for must be between 0s and 24h": Breach(
+        "spec.rollout.gates[0].for", {"rollout": {"gates": [gate(**{"for": "25h"})]}}
+    ),
+    "jsonPath needs expect, min or max": Breach(
+        "spec.rollout.gates[0].http",
+        {"rollout": {"gates": [gate(http={"port": 7071, "path": "/stage", "jsonPath": "{.lag}"})]}},
+    ),
     "terminationGracePeriod must be between": Breach(
         "spec.terminationGracePeriod", {"terminationGracePeriod": "500ms"}
     ),

@@ -29,6 +29,7 @@ from pavane_operator.plan.model import (
     RunStep,
 )
 from pavane_operator.plan.port import Kind
+from pavane_operator.plan.questions import Answer, Question
 from tests.operator.model_cluster_kind import KIND, NAME, SCALE, START, UID, body_of, spec_of
 
 
@@ -82,6 +83,8 @@ class Faults:
     step_refusals: int = 0
     expired_requests: int = 0
     store_silent: bool = False
+    answers: dict[str, bool | None] = field(default_factory=dict)
+    """By name of a gate, what it answers; well, where nothing is said. None = nothing that can be judged."""
 
 
 class World:
@@ -249,6 +252,10 @@ class World:
 
     def pods_of(self, generation: int) -> list[ModelPod]:
         return [pod for pod in self.pods.values() if pod.generation == generation and not pod.deleting]
+
+    def answer(self, question: Question) -> Answer:
+        """What a gate says now."""
+        return Answer(self.faults.answers.get(question.gate.name, True), value="1", message="as the test says")
 
     # ---- what the operator's calls do
 

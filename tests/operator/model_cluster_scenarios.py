@@ -10,6 +10,8 @@ from pavane_operator.plan.model import GENERATION_LABEL, PAUSE_ANNOTATION, SKIP_
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from tests.operator.model_cluster import World, settled
 from tests.operator.model_cluster_bake import SCENARIOS as BAKE
+from tests.operator.model_cluster_gates import FROM_NOTHING as GATES_FROM_NOTHING
+from tests.operator.model_cluster_gates import SCENARIOS as GATES
 from tests.operator.model_cluster_kind import NAME, UID
 from tests.operator.model_cluster_script import Scenario, Script, after, failed_with, gone, rests_on, state_is
 from tests.operator.model_cluster_upkeep import FROM_NOTHING as UPKEEP_FROM_NOTHING
@@ -528,6 +530,7 @@ FROM_NOTHING = (
         }
     )
     | UPKEEP_FROM_NOTHING
+    | GATES_FROM_NOTHING
 )
 """Scenarios that begin before there is anything; all others begin with a resource that has come to rest."""
 SCENARIOS |= {
@@ -546,4 +549,4 @@ SCENARIOS |= {
     for state in State
     if state is not State.IDLE
 }
-SCENARIOS |= BAKE | UPKEEP
+SCENARIOS |= BAKE | GATES | UPKEEP

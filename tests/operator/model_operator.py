@@ -31,6 +31,7 @@ from pavane_operator.plan.model import (
     Undo,
 )
 from pavane_operator.plan.planner import plan
+from pavane_operator.plan.questions import Question, Standing, fold
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION, release_of
 from tests.operator.model_cluster import ConflictError, ModelPod, RejectedError, World
 from tests.operator.model_cluster_kind import FENCE, PERMIT, SCALE, SETTINGS
@@ -55,6 +56,8 @@ class Operator:
         self.step_call: StepCall | None = None
         self.failure: ActionFailure | None = None
         self.written_at: datetime | None = None
+        self.questions: tuple[Question, ...] = ()
+        self.asked: dict[Question, Standing] = {}
 
     def observe(self) -> Observed:
         world = self.world
@@ -66,10 +69,22 @@ class Operator:
             facts=self._facts(),
             service_pods=world.ready_service_pods(),
             users=None if world.deleted_at is None or release_of(world.status) is not None else world.users,
+            gates=self._ask(),
             failure=self.failure,
             step_call=self.step_call,
             status_written_at=self.written_at,
         )
+
+    def _ask(self) -> dict[Question, Standing]:
+        """Ask what the last plan wants to know, once a moment; a new question knows nothing of former answers."""
+        now, asked = self.world.now, self.asked
+        self.asked = {
+            each: asked[each]
+            if each in asked and asked[each].at == now
+            else fold(asked.get(each), self.world.answer(each), each.gate, now)
+            for each in self.questions
+        }
+        return self.asked
 
     def _pod(self, pod: ModelPod) -> Pod:
         return Pod(
@@ -164,6 +179,7 @@ class Operator:
         self._seen.add((world.state, decided.row))
         self._check_plan(decided)
         self.wanted = decided.streams
+        self.questions = decided.questions
         for uid in [uid for uid in self.streams if not self._keeps(uid)]:
             del self.streams[uid]
         try:

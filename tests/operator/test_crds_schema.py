@@ -154,7 +154,7 @@ def test_a_status_has_no_defaults(kind: str) -> None:
 
 
 def test_nested_objects_default_to_an_empty_one_that_the_server_completes() -> None:
-    assert SPEC["properties"]["rollout"]["default"] == {}
+    assert SPEC["properties"]["snapshot"]["default"] == {}
     assert SPEC["properties"]["rollout"]["properties"]["caughtUp"]["default"] == {}
     assert "default" not in SPEC["properties"]["extraEnv"]["items"]["properties"]["valueFrom"]
     assert SPEC["properties"]["electionTimeout"]["properties"]["min"]["default"] == "200ms"

@@ -50,9 +50,11 @@ TARGETS = {
 }
 
 
-def policies(*, otlp_endpoint: str | None = DEFAULTS.otlp_endpoint, **network: Any) -> list[Policy]:
+def policies(
+    *, otlp_endpoint: str | None = DEFAULTS.otlp_endpoint, rollout: dict[str, Any] | None = None, **network: Any
+) -> list[Policy]:
     renderer = RaftRenderer(replace(DEFAULTS, otlp_endpoint=otlp_endpoint))
-    manifests = renderer.shared(resource(networkPolicy=network), Writers((2,)), {})
+    manifests = renderer.shared(resource(networkPolicy=network, rollout=rollout or {}), Writers((2,)), {})
     return [manifest.body for manifest in manifests if manifest.kind == "NetworkPolicy"]
 
 
@@ -86,6 +88,13 @@ def test_each_party_reaches_what_it_needs_and_nothing_else() -> None:
         set(),
         set(),
     ]
+
+
+def test_a_gate_lets_the_operator_alone_ask_on_its_port() -> None:
+    asked = {"name": "probe", "for": "5s", "http": {"port": 9000, "path": "/"}}
+    found = policies(rollout={"gates": [asked]})
+    assert [who for who, source in SOURCES.items() if connects(found, source, SERVER, 9000)] == ["the operator"]
+    assert not connects(policies(), SOURCES["the operator"], SERVER, 9000)
 
 
 def test_pods_leave_for_nothing_that_they_do_not_need() -> None:

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
+from pavane_operator.crds.gates import OnFailure
+from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.plan import diagram
 from pavane_operator.plan.table import TABLE
 
@@ -28,6 +31,13 @@ def test_check_tells_a_stale_document_and_writes_nothing(tmp_path: Path, capsys:
     assert list(tmp_path.iterdir()) == []
     assert diagram.main(there) == 0
     assert diagram.main(["--check", *there]) == 0
+
+
+def test_the_example_of_gates_is_a_resource() -> None:
+    (_, example, _) = diagram.FOOTER.replace("```yaml", "```").split("```")
+    document = yaml.safe_load(example)
+    spec = RaftClusterSpec.read(document["spec"])
+    assert [each.on_failure for each in spec.rollout.gates] == [OnFailure.SWITCH_BACK, None]
 
 
 def test_the_name_of_a_row_occurs_once() -> None:

@@ -12,6 +12,8 @@ ADVICE = {
     "Paused": "Resume with `pavane rollout resume {reference}`.",
     "WaitingForApproval": "Approve it with `pavane rollout promote {reference}`.",
     "NotFollowing": "It continues when the pod follows, and rolls out anew when the bake is over.",
+    "GateFailed": "Correct what the gate names, or abort with `pavane rollout abort {reference}`.",
+    "GateInconclusive": "It continues when the gate can be judged; correct its port, path or jsonPath, or remove it.",
     "Lagging": "It continues when the pods have caught up; `pavane rollout force-promote` does not wait.",
     "WithinStabilityPeriod": "It continues by itself.",
     "PodPending": "The pod has not started; `pavane describe {reference}` and the pod's events say why.",
@@ -65,7 +67,7 @@ OWN = ("VolumesHaveRoom", "Replicated", "LogHealthy", "ConsumerStuck", "ArchiveB
 BAD_WHEN_TRUE = {"InUse", "Stalled", "Reconciling", "TemplateDrift", "ConsumerStuck", "ArchiveBehind"}
 
 AFTERWARDS = dict.fromkeys(
-    ("DeadlineExceeded", "ImagePull", "CrashLoop"),
+    ("DeadlineExceeded", "GateFailed", "ImagePull", "CrashLoop"),
     "Correct the spec, or try again with `pavane rollout retry {reference}`.",
 )
 """The same once the attempt has failed and its pods are gone."""

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 
 from pavane_operator.crds.base import COUNTER_MAX, NO_DEFAULT_KEY, Mark, Model, Name, marked, rule, rules
+from pavane_operator.crds.gates import GATES_MAX_ITEMS, GateSpec
 from pavane_operator.crds.values import Duration
 
 LAG_MAX = 1_000_000_000
@@ -48,12 +49,19 @@ class CaughtUpSpec(Model):
     """How long each pod must stay within that lag without interruption, 0s to 1h."""
 
 
+_SWITCH_BACK = rule(
+    "!has(self.gates) || has(self.bake) || !self.gates.exists(g, has(g.onFailure) && g.onFailure == 'SwitchBack')",
+    "onFailure SwitchBack needs rollout.bake: without it the old generation is gone",
+)
+
+
 class RolloutSpec(Model):
     """How a new generation becomes the active one, and your decisions about the current attempt."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            rule("!has(self.bake)", "rollout.bake is not available for this kind yet: remove it, undo rolls out anew")
+            rule("!has(self.bake)", "rollout.bake is not available for this kind yet: remove it, undo rolls out anew"),
+            _SWITCH_BACK,
         )
     )
 
@@ -102,12 +110,21 @@ class RolloutSpec(Model):
     )
     """How long the old generation, with its pods and volumes, follows the new one, 1s to 24h: a spec that goes back to
     it meanwhile takes one hand-over. Of RaftClusters and WaltzClusters."""
+    gates: list[GateSpec] = Field(
+        default_factory=list,
+        max_length=GATES_MAX_ITEMS,
+        json_schema_extra=marked(
+            Mark.CONTROL, **{"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+        ),
+    )
+    """What the new generation must show once it has caught up, before it is promoted, and while it bakes: then the bake
+    is over only when all have passed. With Immediate, and in the first rollout, they are not asked before."""
 
 
 class BakedRollout(RolloutSpec):
     """How a new generation becomes the active one, and your decisions about the current attempt."""
 
-    model_config = ConfigDict(json_schema_extra={})
+    model_config = ConfigDict(json_schema_extra=rules(_SWITCH_BACK))
 
 
 def parse_repair(text: str | None) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from pavane_operator.crds.base import Count, Model, Name, Text, Time
+from pavane_operator.crds.gates import GATES_MAX_ITEMS
 
 BLOCKERS_MAX_ITEMS = 10
 """The worst blockers are stored, not all: a status must stay small and readable."""
@@ -57,6 +58,16 @@ SERVED = frozenset({Result.PROMOTED, Result.ROLLED_BACK})
 """Results of generations that once had the right to write."""
 
 
+class Verdict(StrEnum):
+    """How a gate of the spec stands."""
+
+    WAITING = "Waiting"
+    PASSED = "Passed"
+    FAILING = "Failing"
+    FAILED = "Failed"
+    INCONCLUSIVE = "Inconclusive"
+
+
 class Truth(StrEnum):
     """Status of a condition."""
 
@@ -103,6 +114,24 @@ class Blocker(StatusModel):
     """When this blocker appeared."""
 
 
+class GateStatus(StatusModel):
+    """How one gate of the spec stands."""
+
+    name: Name
+    """Its name."""
+    verdict: Verdict
+    """Waiting: good, not for long enough yet. Passed: good for as long as it has to be. Failing: bad. Failed: bad three
+    times in a row. Inconclusive: no answer, or one that says nothing."""
+    value: Name | None = None
+    """What was found, the worst of all pods."""
+    message: Text = ""
+    """The same in words."""
+    since: Time
+    """Since when it has been good, bad or inconclusive without interruption."""
+    at: Time
+    """When this was said; looked at all the time, written once a minute while nothing changes."""
+
+
 class Rollout(StatusModel):
     """The current attempt."""
 
@@ -128,6 +157,8 @@ class Rollout(StatusModel):
     """The same in words."""
     blockers: list[Blocker] = Field(default_factory=list, max_length=BLOCKERS_MAX_ITEMS)
     """What the attempt is waiting for, worst first."""
+    gates: list[GateStatus] = Field(default_factory=list, max_length=GATES_MAX_ITEMS)
+    """How the gates of the spec stand; only while they are asked, and what they said last before a promotion."""
 
 
 class Failure(StatusModel):
@@ -183,6 +214,8 @@ class Attempt(StatusModel):
     """How it ended."""
     reason: Name | None = None
     """Why it was not promoted."""
+    message: Text | None = None
+    """The same in words."""
     started_at: Time | None = None
     """When it began."""
     finished_at: Time

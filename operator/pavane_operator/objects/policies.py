@@ -70,11 +70,13 @@ def network_policies(
     peers = [{"podSelector": {"matchLabels": dict(selector)}}]
     clients = [_clients(wanted.client_selector), *_blocks(wanted.ingress_cidrs)]
     platform = surroundings.platform_namespace
+    asked = {gate.http.port for gate in resource.spec.rollout.gates} - {port.number for port in ports.operator}
+    to_ask = tuple(Port("gate", number) for number in sorted(asked))
     ingress = {
         "peers": [_from(peers, ports.peers)],
         "clients": [_from(clients, ports.clients)],
         "operator": [
-            _from([_platform_pods(platform, "operator")], ports.operator),
+            _from([_platform_pods(platform, "operator")], (*ports.operator, *to_ask)),
             _from([_platform_pods(platform, "api")], ports.control_plane),
         ],
     }

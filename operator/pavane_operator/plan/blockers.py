@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
-from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, Blocker, Rollout, State
+from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, Blocker, Rollout, State, Verdict
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.plan.children import pods_of_sets
 from pavane_operator.plan.clock import NOT_HYDRATED
-from pavane_operator.plan.gates import closed_gate, switch_back_problem
+from pavane_operator.plan.gates import closed_gate, gate_problem, switch_back_problem
 from pavane_operator.plan.model import Pod, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import ResourceView
@@ -39,6 +39,8 @@ _WORST_FIRST = (
     "WaitingForApproval",
     "ImagePull",
     "CrashLoop",
+    "GateFailed",
+    "GateFailing",
     "NoQuorum",
     "ActiveDown",
     "PromotionStep",
@@ -53,6 +55,8 @@ _WORST_FIRST = (
     "Joining",
     "WithinStabilityPeriod",
     HANDING_OVER,
+    "GateInconclusive",
+    "GateWaiting",
 )
 """Reasons by how much help they need; others come after these, in alphabetical order."""
 
@@ -130,12 +134,22 @@ def _found(view: ResourceView, rollout: Rollout) -> Iterator[_Found]:
     elif rollout.state is State.BAKING and view.want == view.id_of(view.standby) != view.have:
         problem = switch_back_problem(view)
         yield from () if problem is None else (_of(problem),)
+    elif _gate_is_in_the_way(view):
+        held = (gate_problem(view), None if view.sent_back is None else switch_back_problem(view))
+        yield from (_of(problem) for problem in held if problem is not None)
     elif view.resizing or view.unrepaired:
         yield from _keeping(view)
     elif active_down(view, view.active) is not None:
         yield from _down(view)
     elif view.outdated:
         yield from _exchanging(view)
+
+
+def _gate_is_in_the_way(view: ResourceView) -> bool:
+    """Whether a gate keeps a bake from its end, or will if it stays as it is."""
+    if view.state is not State.BAKING:
+        return False
+    return any(each.verdict is not Verdict.WAITING or view.now >= view.bake_ends for each in view.closed_gates)
 
 
 def _before_promotion(view: ResourceView, rollout: Rollout) -> Iterator[_Found]:
@@ -146,6 +160,8 @@ def _before_promotion(view: ResourceView, rollout: Rollout) -> Iterator[_Found]:
         yield _Found(view.held_reason, text or "set spec.rollout.paused to false to let the attempt go on")
     elif state is State.CAUGHT_UP and view.facts.safety is not None:
         yield _of(view.facts.safety)
+    if state is view.state and (gate := gate_problem(view)) is not None:
+        yield _of(gate)
     yield from (_of(problem) for problem in view.problems if problem.reason in ("ReferenceNotReady", "KeysLost"))
     yield from _standing(view)
     yield from _pods(view, number, lag=state in (State.CATCHING_UP, State.CAUGHT_UP) and not view.bootstrap)

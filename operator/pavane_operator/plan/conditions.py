@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
 from pavane_operator.plan.blockers import BEYOND_REPAIR, HANDING_OVER, WRITE_STOP_LIMIT, active_down, cause
-from pavane_operator.plan.gates import switch_back_problem
+from pavane_operator.plan.gates import gate_problem, switch_back_problem
 from pavane_operator.plan.model import CAN_SWITCH_BACK, DELETE_IN_USE_ANNOTATION, IN_USE, TEMPLATE_DRIFT, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import ResourceView
@@ -124,6 +124,8 @@ def _up_to_date(view: ResourceView, status: Status, rollout: Rollout) -> _Verdic
     state = rollout.state
     if state is State.IDLE:
         return _up_to_date_in_idle(view, status)
+    if state is State.RETIRING and view.failed_before:
+        return _up_to_date_in_idle(view, status)
     if state is State.RETIRING or (state is State.BAKING and _applied(view, status)):
         return _Verdict(Truth.TRUE, "Applied")
     if state is State.BAKING:
@@ -134,6 +136,9 @@ def _up_to_date(view: ResourceView, status: Status, rollout: Rollout) -> _Verdic
         text = f"generation {rollout.generation} is not ready in time{cause(rollout)}"
         return _Verdict(Truth.UNKNOWN, "DeadlineExceeded", text)
     held = view.held_reason if state is State.CAUGHT_UP else None
+    gate = gate_problem(view) if state is view.state is State.CAUGHT_UP else None
+    if held is None and gate is not None:
+        return _Verdict(Truth.UNKNOWN, gate.reason, gate.message)
     return _Verdict(Truth.UNKNOWN, held or "Applying", f"generation {rollout.generation} is being rolled out")
 
 

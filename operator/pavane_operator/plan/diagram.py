@@ -21,6 +21,46 @@ attempt can no longer be aborted.
 
 """
 
+FOOTER = """
+## Gates
+
+`spec.rollout.gates` asks the pods of the new generation before they may write, and while it bakes:
+
+```yaml
+apiVersion: pavane.dev/v1alpha1
+kind: RaftCluster
+metadata: {name: orders}
+spec:
+  rollout:
+    bake: 10m
+    gates:
+      - name: ready
+        for: 30s
+        onFailure: SwitchBack
+        http: {port: 7071, path: /readyz}
+      - name: filled
+        for: 1m
+        http: {port: 7071, path: /stage, jsonPath: "{.progress}", min: 1000}
+```
+
+Each gate is asked every two seconds, and every pod has to answer well. Without `jsonPath` a status 2xx is good, 4xx
+and 5xx are bad. With it the answer is JSON, and what stands there is compared with `expect`, `min` or `max`.
+
+* A gate **passes** when all answers were good for the whole of `for`. Any other answer begins that time anew.
+* It **fails** after three bad answers in a row. `onFailure: Hold`, the default, goes on asking. `Abort` gives the
+  attempt up. `SwitchBack` does so too; while the new generation bakes the old one takes over again, and what was
+  written stays.
+* It is **inconclusive** when an answer says nothing: none within five seconds, a redirect, no number, several. That
+  never passes and never fails: the rollout waits, and `pavane why` says for what. `deadline` and `onDeadline` bound
+  the wait.
+* A bake does not end before all gates have passed. A new spec, or one without the gate, ends it.
+
+After an abort or a way back `status.failed` names the spec, which is not tried again by itself: change it, or
+`pavane rollout retry`. While a generation bakes, its number in `spec.rollout.retry` keeps it whatever a gate says.
+`forcePromote` does not wait for gates; a first rollout and `Immediate` ask none before the promotion. What each gate
+found, and since when, is in `status.rollout.gates`; why an attempt ended is in `status.history`.
+"""
+
 
 def render() -> str:
     """The whole document."""
@@ -38,7 +78,7 @@ def render() -> str:
         "|---|---|---|---|",
     ]
     lines += [f"| {row.name} | {_states(row)} | {row.meaning} | {row.to or 'the same'} |" for row in TABLE]
-    return HEADER + "\n".join(lines) + "\n"
+    return HEADER + "\n".join(lines) + "\n" + FOOTER
 
 
 def _ordered(row: Row) -> list[State]:

@@ -216,7 +216,7 @@ def abort(view: ResourceView, reason: str, *, message: str) -> Decision:
     )
 
 
-FAILURES = frozenset({"Cancelled", "CrashLoop", "ImagePull", "Rejected", "DeadlineExceeded"})
+FAILURES = frozenset({"Cancelled", "CrashLoop", "GateFailed", "ImagePull", "Rejected", "DeadlineExceeded"})
 """Reasons that count as a failure of the spec, so that it is not tried again by itself."""
 _RESULTS = {"Superseded": Result.SUPERSEDED}
 
@@ -243,6 +243,7 @@ def aborted(view: ResourceView) -> Decision:
         image=view.image_of(view.next),
         result=_RESULTS.get(reason, Result.ABORTED),
         reason=reason,
+        message=view.rollout.message,
         started_at=view.rollout.started_at,
         finished_at=now,
     )
@@ -391,7 +392,9 @@ def _served(view: ResourceView, state: State) -> Decision:
     )
     history, event = _history(view, attempt), Event("Promoted", f"generation {view.next} is active")
     if view.switching_back:
-        left = {"result": Result.ROLLED_BACK, "reason": "SwitchedBack"}
+        left: dict[str, Any] = {"result": Result.ROLLED_BACK, "reason": "SwitchedBack"}
+        if view.is_left and view.status.failed is not None:
+            left |= {"reason": view.status.failed.reason, "message": view.status.failed.message}
         history = [each.model_copy(update=left) if each.generation == view.active else each for each in history]
         event = Event("SwitchedBack", f"generation {view.next} is active again; {view.active} goes")
     return Decision(

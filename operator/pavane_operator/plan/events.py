@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from pavane_operator.crds.status import State, Truth
+from pavane_operator.crds.status import State, Truth, Verdict
 from pavane_operator.plan.blockers import WRITE_STOP_LIMIT
 from pavane_operator.plan.gates import closed_gate
 from pavane_operator.plan.model import EXPIRES_SOON, IN_USE, TEMPLATE_DRIFT, Event
@@ -52,7 +52,13 @@ def _down(view: ResourceView) -> tuple[Event, ...]:
 
 def _gates(view: ResourceView) -> tuple[Event, ...]:
     gate = closed_gate(view) if view.state is State.CAUGHT_UP else None
-    return (Event(gate.reason, gate.message),) if gate is not None and gate.reason in TOLD_GATES else ()
+    held = (Event(gate.reason, gate.message),) if gate is not None and gate.reason in TOLD_GATES else ()
+    asked = (  # without what was found, which may be something else each time
+        Event(f"Gate{each.verdict}", f"gate {each.name}: status.rollout.gates says what was found", warning=True)
+        for each in view.closed_gates
+        if each.verdict not in (Verdict.WAITING, Verdict.FAILING)
+    )
+    return (*held, *asked)
 
 
 def _drifts(view: ResourceView) -> tuple[Event, ...]:

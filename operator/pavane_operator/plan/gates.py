@@ -2,11 +2,12 @@
 
 from pavane_operator.crds.rollout import Strategy
 from pavane_operator.plan.model import Problem
+from pavane_operator.plan.questions import words
 from pavane_operator.plan.view import ResourceView
 
 
 def closed_gate(view: ResourceView) -> Problem | None:
-    """The first closed gate of approval, pause and safety; None when the attempt may be promoted."""
+    """The first closed gate of approval, pause, the spec's own and safety; None when the attempt may be promoted."""
     control = view.spec.rollout
     if control.strategy is Strategy.MANUAL and control.promote != view.next:
         return Problem(
@@ -14,7 +15,13 @@ def closed_gate(view: ResourceView) -> Problem | None:
         )
     if control.paused:
         return Problem("Paused", "set spec.rollout.paused to false to let the attempt go on")
-    return view.facts.safety
+    return gate_problem(view) or view.facts.safety
+
+
+def gate_problem(view: ResourceView) -> Problem | None:
+    """Which gate of the spec has not passed, the worst of them; None = all have, or none is asked."""
+    closed = view.closed_gates
+    return Problem(f"Gate{closed[0].verdict}", words(closed[0])) if closed else None
 
 
 def switch_back_problem(view: ResourceView) -> Problem | None:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from pavane.wire.stages import Stage
 from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.status import Status
+from pavane_operator.plan.questions import Question, Standing
 
 GENERATION_LABEL = "pavane.dev/generation"
 COMPONENT_LABEL = "app.kubernetes.io/component"
@@ -327,6 +328,8 @@ class Observed:
     missing here."""
     users: tuple[str, ...] | None = None
     """Who refers to the resource, each as `Kind/name`; None = nobody can, it is not being deleted, or was released."""
+    gates: Mapping[Question, Standing] = field(default_factory=dict)
+    """What the gates that are asked have said since they are."""
     failure: ActionFailure | None = None
     step_call: StepCall | None = None
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
@@ -510,6 +513,8 @@ class Plan:
     """Events of what lasts; to be posted when they begin, not again for as long as they stay."""
     streams: frozenset[str] = frozenset()
     """Pods to which a stage stream is to be open; all others are to be closed."""
+    questions: tuple[Question, ...] = ()
+    """What is to be asked from now on; what others said is to be forgotten."""
     critical: bool = False
     """Claims, promotes, deletes or drops the finalizer: read the resource afresh, plan again from that, and execute
     only if it is still the same decision (5.4)."""

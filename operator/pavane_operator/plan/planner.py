@@ -13,6 +13,7 @@ from pavane_operator.crds.status import (
     ENDPOINTS_MAX_ITEMS,
     GENERATIONS_MAX_ITEMS,
     Endpoint,
+    GateStatus,
     Generation,
     GenerationRole,
     Rollout,
@@ -47,6 +48,9 @@ USERS_LOOK = timedelta(seconds=2)
 """While others hold up a deletion they are looked for again after this long: not all of their changes are heard of."""
 TEXT_INTERVAL = timedelta(seconds=5)
 """A change of texts and counters alone is written no more often than this (2.6)."""
+
+GATE_INTERVAL = timedelta(minutes=1)
+"""What a gate found is written no more often than this while it stands as it did: it bakes for hours."""
 
 
 def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, settings: Settings | None = None) -> Plan:
@@ -106,6 +110,7 @@ def _assembled(view: ResourceView, row: str, decision: Decision) -> Plan:
         events=decision.events,
         lasting=() if decision.frozen else lasting_events(view),
         streams=frozenset() if view.leaving else view.streams,
+        questions=() if view.leaving or view.reconciliation_paused else view.questions,
         critical=decision.critical or takes_away,
         takes_away=takes_away,
     )
@@ -141,7 +146,7 @@ def _repairs(view: ResourceView) -> tuple[Action, ...]:
 
 
 def _status(view: ResourceView, decision: Decision) -> Status:
-    rollout = _with_hold(view, decision.rollout or view.rollout)
+    rollout = _with_gates(view, _with_hold(view, decision.rollout or view.rollout))
     found = blockers(view, rollout)
     step = rollout.step
     if step is not None and rollout.state is view.state:
@@ -183,6 +188,21 @@ def _with_hold(view: ResourceView, rollout: Rollout) -> Rollout:
             "held_seconds": (rollout.held_seconds or 0) + held,
         }
     )
+
+
+def _with_gates(view: ResourceView, rollout: Rollout) -> Rollout:
+    """How the gates stand; what they say again is not written again at each answer."""
+    if rollout.state in (State.PROMOTING, State.ABORTING):
+        return rollout
+    stored = {each.name: each for each in view.rollout.gates}
+    told = list(view.gates.values()) if rollout.state is view.state else []
+    return rollout.model_copy(update={"gates": [_told_again(stored.get(each.name), each) for each in told]})
+
+
+def _told_again(stored: GateStatus | None, gate: GateStatus) -> GateStatus:
+    if stored is None or (stored.verdict, stored.since) != (gate.verdict, gate.since):
+        return gate
+    return stored if gate.at - stored.at < GATE_INTERVAL else gate
 
 
 def _with_write_gap(view: ResourceView, status: Status) -> Status:
@@ -294,6 +314,7 @@ def _skeleton(status: Status) -> dict[str, Any]:
             update={
                 "blockers": [blocker.model_copy(update={"message": "", "lag": None}) for blocker in rollout.blockers],
                 "step": rollout.step and rollout.step.model_copy(update={"detail": None}),
+                "gates": [(gate.name, gate.verdict) for gate in rollout.gates],
             }
         ),
         "generations": [

@@ -113,6 +113,12 @@ class ResourceSnapshot:
         return max(stored, default=None)
 
     @property
+    def failed_before(self) -> bool:
+        """Whether the spec failed, and nobody has asked to try it again."""
+        failed = self.status.failed
+        return failed is not None and self.want == failed.id and self.spec.rollout.retry != failed.generation
+
+    @property
     def reconciliation_paused(self) -> bool:
         """Whether an annotation stops all work but observing (A2)."""
         return self.resource.annotations.get(PAUSE_ANNOTATION) == "true" and self.state is not State.PROMOTING
@@ -158,6 +164,11 @@ class ResourceSnapshot:
     def switching_back(self) -> bool:
         """Whether the right to write goes back to the former generation."""
         return self.state is State.PROMOTING and 0 < self.next < self.active
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a gate has sent the right to write back: the spec is still that of the generation that is left."""
+        return self.failed_before and self.status.failed is not None and self.status.failed.generation == self.active
 
     def has_lost_fence_to_former(self, generation: int) -> bool:
         """Whether the store has given the right to write of this generation back to a former one; where it is members,

@@ -16,6 +16,7 @@ from pavane_operator.plan.blockers import cause, image_pull_overdue
 from pavane_operator.plan.effects import Decision
 from pavane_operator.plan.gates import closed_gate, may_skip_catching_up, switch_back_problem
 from pavane_operator.plan.model import FINALIZER, Problem
+from pavane_operator.plan.questions import words
 from pavane_operator.plan.sizes import differs, is_stopped
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION, repair_of
 from pavane_operator.plan.view import ResourceView
@@ -108,7 +109,8 @@ def _failure(view: ResourceView) -> Problem | None:
     failure = view.observed.failure
     if failure is not None and failure.rejected and view.state is State.CREATING_NEXT:
         return Problem("Rejected", failure.message)
-    return None
+    gate = view.failed_gate
+    return None if gate is None else Problem("GateFailed", words(gate))
 
 
 def _abort(view: ResourceView) -> Decision:
@@ -116,21 +118,16 @@ def _abort(view: ResourceView) -> Decision:
     return effects.abort(view, found.reason, message=found.message)
 
 
-def _failed_before(view: ResourceView) -> bool:
-    failed = view.status.failed
-    return failed is not None and view.want == failed.id and view.spec.rollout.retry != failed.generation
-
-
 def _goes_back(view: ResourceView) -> bool:
     wanted = view.want != view.have and view.want == view.id_of(view.standby)
-    return view.fence_went_back or (wanted and switch_back_problem(view) is None)
+    return view.fence_went_back or ((wanted or view.sent_back is not None) and switch_back_problem(view) is None)
 
 
 def _bake_is_over(view: ResourceView) -> bool:
     """Whether its time is over, or something comes first that both generations would be in the way of."""
     changed = view.want not in (view.have, view.id_of(view.standby))
     return (
-        view.now >= view.bake_ends
+        (view.now >= view.bake_ends and not view.closed_gates)
         or not view.standby
         or view.spec.suspend
         or (changed and not view.spec.rollout.paused and not view.problems)
@@ -180,7 +177,7 @@ TABLE: tuple[Row, ...] = (
     Row("B2", IDLE | {State.PROMOTING}, _repairable, effects.repair_in_place, "a repair of its pods is requested"),
     Row("B3", IDLE, lambda view: view.want == view.have, effects.steady, "the spec is that of the active generation"),
     Row("B4", IDLE, lambda view: bool(view.problems), effects.upkeep, "the spec cannot be rolled out"),
-    Row("B5", IDLE, _failed_before, effects.upkeep, "the spec failed before"),
+    Row("B5", IDLE, lambda view: view.failed_before, effects.upkeep, "the spec failed before"),
     Row("B6", IDLE, lambda view: view.spec.rollout.paused, effects.upkeep, "paused"),
     Row("B7", IDLE, is_stopped, effects.upkeep, "the active generation is scaled to 0"),
     Row("B8", IDLE, _always, effects.claim, "the spec has changed", State.CREATING_NEXT),
@@ -188,7 +185,9 @@ TABLE: tuple[Row, ...] = (
     Row(
         "C9",
         frozenset({State.PROMOTING}),
-        lambda view: view.switching_back and not view.irreversible and view.want != view.rollout.id,
+        lambda view: (
+            view.switching_back and not view.irreversible and view.want != view.rollout.id and not view.is_left
+        ),
         baking.stay,
         "a way back is called off",
         State.BAKING,
@@ -301,10 +300,17 @@ TABLE: tuple[Row, ...] = (
         BAKING | RETIRING,
         _goes_back,
         baking.switch_back,
-        "the former spec is wanted and its pods follow, or it has the fence already",
+        "the former spec is wanted or a gate has failed, and its pods follow; or it has the fence already",
         State.PROMOTING,
     ),
-    Row("E3", BAKING, _bake_is_over, baking.end_bake, "its time is over, or another wish comes first", State.RETIRING),
+    Row(
+        "E3",
+        BAKING,
+        _bake_is_over,
+        baking.end_bake,
+        "its time is over and all gates have passed, or another wish comes first",
+        State.RETIRING,
+    ),
     Row("E4", BAKING, _always, baking.bake, "the former generation follows"),
     Row("D12", RETIRING, _retirement_due, effects.retire, "former generations remain"),
     Row("D13", RETIRING, _always, effects.retired, "none of them remains", State.IDLE),

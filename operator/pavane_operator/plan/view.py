@@ -8,8 +8,9 @@ from datetime import datetime
 from functools import cached_property
 
 from pavane.wire.stages import Stage
+from pavane_operator.crds.gates import OnFailure
 from pavane_operator.crds.rollout import parse_repair
-from pavane_operator.crds.status import State
+from pavane_operator.crds.status import GateStatus, State, Verdict
 from pavane_operator.crds.values import parse_duration
 from pavane_operator.plan.children import (
     STATEFUL_SET,
@@ -20,6 +21,7 @@ from pavane_operator.plan.children import (
 )
 from pavane_operator.plan.intent import Intent
 from pavane_operator.plan.model import Pod, Problem
+from pavane_operator.plan.questions import WORST_FIRST, Question, gate_status
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION, repair_of
 
 
@@ -118,6 +120,47 @@ class ResourceView(Intent):
             # A repair changes our own intent, and so the hash beside the template: then it is nobody else's change.
             and not is_missing_or_drifted(manifest, self.observed.children)
         ]
+
+    # ---- gates of the spec (2.5)
+
+    @cached_property
+    def questions(self) -> tuple[Question, ...]:
+        """What is asked now: of a generation that has caught up, and of one that bakes."""
+        skipped = self.bootstrap or (self.state is State.CAUGHT_UP and (self.forced or self.immediate))
+        if self.state not in (State.CAUGHT_UP, State.BAKING) or skipped:
+            return ()
+        asked = self.active if self.state is State.BAKING else self.next
+        addresses = tuple(sorted(pod.address or "" for pod in self.running_pods(asked)))
+        return tuple(Question(gate, addresses) for gate in self.spec.rollout.gates)
+
+    @cached_property
+    def gates(self) -> dict[str, GateStatus]:
+        """How each gate that is asked stands, by its name."""
+        stored = {each.name: each for each in self.rollout.gates}
+        seen = self.observed.gates
+        told = (gate_status(each, seen.get(each), stored.get(each.gate.name), self.now) for each in self.questions)
+        return {each.name: each for each in told}
+
+    @property
+    def closed_gates(self) -> list[GateStatus]:
+        """Those that have not passed, the worst first."""
+        closed = [each for each in self.gates.values() if each.verdict is not Verdict.PASSED]
+        return sorted(closed, key=lambda each: WORST_FIRST.index(each.verdict))
+
+    @property
+    def failed_gate(self) -> GateStatus | None:
+        """One for which the attempt, or with its way back the generation that bakes, is to be given up."""
+        ending = {each.name for each in self.spec.rollout.gates if each.on_failure not in (None, OnFailure.HOLD)}
+        if self.state is State.BAKING:
+            ending = {each.name for each in self.spec.rollout.gates if each.on_failure is OnFailure.SWITCH_BACK}
+        failed = (each for each in self.closed_gates if each.verdict is Verdict.FAILED)
+        return next((each for each in failed if each.name in ending), None)
+
+    @property
+    def sent_back(self) -> GateStatus | None:
+        """The gate that sends the right to write back to the former generation, unless the user says otherwise."""
+        decided = self.want != self.have or self.spec.rollout.retry == self.active
+        return self.failed_gate if self.state is State.BAKING and not decided else None
 
     # ---- what cannot be, and repairs in place
 

@@ -11,9 +11,9 @@ from pavane.runtime.metrics import Metric
 
 Outcome = Literal["applied", "waiting", "failed"]
 """Of a reconcile: it did something, only looked, or met an error."""
-Source = Literal["resource", "child", "reference", "pod", "step", "timer"]
+Source = Literal["resource", "child", "reference", "pod", "gate", "step", "timer"]
 """Of a wake-up: what a watch or a list told of the resource, its children or a Secret that it names, what a pod said,
-the end of a promotion's step, and the time that the last reconcile asked for."""
+what a gate found, the end of a promotion's step, and the time that the last reconcile asked for."""
 
 
 @dataclass(slots=True)

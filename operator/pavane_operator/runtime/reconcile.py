@@ -62,6 +62,7 @@ from pavane_operator.plan.snapshot import release_of
 from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
 from pavane_operator.runtime.events import EventRecorder, EventType
 from pavane_operator.runtime.execute import Executor, failure_of
+from pavane_operator.runtime.gates import GateAsker
 from pavane_operator.runtime.metrics import Metrics, Outcome, Source
 from pavane_operator.runtime.observe import (
     certificates_of,
@@ -156,6 +157,7 @@ class Reconciler:
         self._executor = Executor(shared.kube, resource_type, shared.cache, shared.now)
         self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, pod_spoke))
         self._polls = StagePolls(shared.http, shared.rng, pod_spoke)
+        self._gates = GateAsker(shared.http, shared.now, functools.partial(wake, "gate"))
         self._references = References(shared.kube)
         self._remembered: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._targeted: frozenset[tuple[str, str]] = frozenset()
@@ -194,6 +196,7 @@ class Reconciler:
             await self._steps.close()
         await self._streams.close()
         await self._polls.close()
+        await self._gates.close()
         if self._promotion is not None:
             await self._promotion.close()
 
@@ -308,6 +311,7 @@ class Reconciler:
             remembered=self._remembered,
             references={**references, **targets, **self._others(resource)},
             users=await self._users(resource),
+            gates=self._gates.standings,
             failure=self._failure,
             step_call=self._steps.call if self._steps is not None else None,
             refusals=self._executor.refusals,
@@ -394,6 +398,7 @@ class Reconciler:
                 polled[PollTarget(pod.uid, pod.address, pod.restarts)] = known
         await self._streams.keep(wanted)
         self._polls.keep(polled)
+        self._gates.keep(plan.questions)
 
     def _sleep_s(self, plan: Plan, resource: Resource, observed: Observed) -> float | None:
         rollout = resource.status.rollout if resource.status is not None else None

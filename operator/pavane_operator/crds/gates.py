@@ -1,0 +1,69 @@
+"""`spec.rollout.gates`: what a generation must show to get, or to keep, the right to write (operator.md 2.5)."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from pavane_operator.crds.base import NAME_MAX_CHARACTERS, Model, Name, rule, rules
+from pavane_operator.crds.values import Duration
+
+GATES_MAX_ITEMS = 8
+"""Each is asked every few seconds, of every pod; more questions than that are one query."""
+GATE_NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+GATE_NAME_MAX_CHARACTERS = 63
+PATH_PATTERN = r"^/[-._~!$&'()*+,;=:@%/?A-Za-z0-9]*$"
+"""A path with its query: what may stand behind an address, and nothing that could be read as another one."""
+PORT_MAX = 65_535
+
+
+class OnFailure(StrEnum):
+    """What becomes of an attempt whose gate fails."""
+
+    HOLD = "Hold"
+    ABORT = "Abort"
+    SWITCH_BACK = "SwitchBack"
+
+
+class HttpGate(Model):
+    """A GET that each pod of the new generation has to answer well. Without `jsonPath` a status 2xx is good, 4xx and
+    5xx are bad, and a redirect, which is not followed, says nothing."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "has(self.jsonPath) == (has(self.expect) || has(self.min) || has(self.max))",
+                "jsonPath needs expect, min or max, and these need jsonPath",
+            )
+        )
+    )
+
+    port: int = Field(ge=1, le=PORT_MAX)
+    """Port of the pods; the operator is let through to it."""
+    path: Annotated[str, Field(pattern=PATH_PATTERN, max_length=NAME_MAX_CHARACTERS)]
+    """Path, with its query if there is one."""
+    json_path: Name | None = None
+    """What to look at in the JSON of the answer, as kubectl writes it: `{.lag}`."""
+    expect: Name | None = None
+    """The text that must be there."""
+    min: float | None = None
+    """The least number that is good."""
+    max: float | None = None
+    """The greatest number that is good."""
+
+
+class GateSpec(Model):
+    """One question."""
+
+    name: Annotated[str, Field(pattern=GATE_NAME_PATTERN, max_length=GATE_NAME_MAX_CHARACTERS)]
+    """Its name, in status, events and messages."""
+    for_: Duration = Field(
+        alias="for",
+        json_schema_extra=rules(rule("duration(self) <= duration('24h')", "for must be between 0s and 24h")),
+    )
+    """How long every answer must be good, without interruption, 0s to 24h."""
+    on_failure: OnFailure | None = None
+    """After three bad answers in a row. Hold, the default, goes on asking. Abort gives the attempt up. SwitchBack does
+    so too, and while the new generation bakes the old one takes over again; it needs `bake`."""
+    http: HttpGate
+    """Asks the pods of the new generation."""

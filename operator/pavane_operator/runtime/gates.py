@@ -1,0 +1,161 @@
+"""Asks what the gates of a spec want to know: a bounded GET of each pod of a generation (docs/specs/operator.md 2.5).
+
+Whoever may write a resource says what is asked. So it is asked of that resource's own pods alone, by the addresses that
+the kubelet reported, without redirects and proxies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+import httpx2
+import structlog
+
+from pavane.parts import jsonpath
+from pavane.runtime import asking
+from pavane_operator.crds.gates import HttpGate
+from pavane_operator.plan.questions import Answer, Question, Standing, fold
+from pavane_operator.runtime.streams import socket_address
+
+ASK_S = 2.0
+"""Between two questions of one gate: with three bad answers in a row a bad generation is known within some seconds."""
+ANSWER_S = 5.0
+"""For one answer; a server that takes longer cannot be judged."""
+ANSWER_BYTES_MAX = 64 * 1024
+"""Of one answer: a gate looks at a number or a word."""
+ASKED_AT_ONCE_MAX = 16
+"""Pods that one gate asks at the same time; a SwimGroup has up to a thousand."""
+ROUND_S = 20.0
+"""For all pods together; below the silence that begins the time of a gate anew."""
+VALUE_MAX_CHARACTERS = 64
+"""Of what was found: a number or a word, not a page."""
+
+log = structlog.get_logger(__name__)
+
+
+class GateAsker:
+    """Asks the gates of one resource, each in a task of its own; `wake` is called when one stands otherwise."""
+
+    def __init__(self, http: httpx2.AsyncClient, now: Callable[[], datetime], wake: Callable[[], None]) -> None:
+        self._http = http
+        self._now = now
+        self._wake = wake
+        self._tasks: dict[Question, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._standings: dict[Question, Standing] = {}
+
+    @property
+    def standings(self) -> Mapping[Question, Standing]:
+        """How the gates that are asked stand; missing while there is no answer yet."""
+        return dict(self._standings)
+
+    def keep(self, questions: Sequence[Question]) -> None:
+        """Ask exactly these from now on, a new one at once; what others said is forgotten."""
+        for question in self._tasks.keys() - set(questions):
+            task = self._tasks.pop(question)
+            task.cancel()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            self._standings.pop(question, None)
+        for question in questions:
+            if question not in self._tasks:
+                self._tasks[question] = asyncio.create_task(self._run(question), name=f"gate {question.gate.name}")
+
+    async def close(self) -> None:
+        """Ask no more."""
+        self.keep(())
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _run(self, question: Question) -> None:
+        while True:
+            answer = await self._ask(question)
+            former = self._standings.get(question)
+            standing = self._standings[question] = fold(former, answer, question.gate, self._now())
+            if former is None or (former.verdict, former.since) != (standing.verdict, standing.since):
+                self._wake()
+            await asyncio.sleep(ASK_S)
+
+    async def _ask(self, question: Question) -> Answer:
+        """The worst answer of all pods; never raises but when it is cancelled."""
+        try:
+            async with asyncio.timeout(ROUND_S):
+                answers = await self._ask_pods(question.gate.http, question.addresses)
+        except TimeoutError:
+            return Answer(None, message=f"not all of {len(question.addresses)} pods answered within {ROUND_S:g} s")
+        except Exception as error:
+            log.exception("a gate could not be asked", gate=question.gate.name)
+            return Answer(None, message=f"{type(error).__name__}: {error}")
+        return worst(answers)
+
+    async def _ask_pods(self, gate: HttpGate, addresses: Sequence[str]) -> list[Answer]:
+        turns = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
+
+        async def one(address: str) -> Answer:
+            async with turns:
+                return await self._ask_pod(gate, address)
+
+        return await asyncio.gather(*map(one, addresses))
+
+    async def _ask_pod(self, gate: HttpGate, address: str) -> Answer:
+        place = socket_address(address, gate.port) if address else ""
+        if not place:
+            return Answer(None, message="a pod has no address yet")
+        url = f"http://{place}{gate.path}"
+        try:
+            answer = await asking.ask(
+                self._http, "GET", url, within_s=ANSWER_S, bytes_max=ANSWER_BYTES_MAX, follow_redirects=False
+            )
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            return Answer(None, message=f"{place}: {error or type(error).__name__}")
+        found = judged(gate, answer)
+        return Answer(found.good, found.value, f"{place} {found.message}")
+
+
+def judged(gate: HttpGate, answer: asking.Answer) -> Answer:
+    """What one answer says: by its status or, with `jsonPath`, by what stands there."""
+    status = str(answer.status)
+    if gate.json_path is None:
+        if answer.good:
+            return Answer(True, status, f"answered {status}")
+        bad = False if httpx2.codes.is_error(answer.status) else None
+        return Answer(bad, status, f"answered {status}")
+    if not answer.good:
+        return Answer(None, status, f"answered {status}, without anything to look at")
+    try:
+        found = jsonpath.render(gate.json_path, answer.json())
+    except ValueError as error:
+        return Answer(None, message=f"answered what cannot be looked at: {error}")
+    if not found:
+        return Answer(None, message=f"answered nothing at {gate.json_path}")
+    value, message = found[:VALUE_MAX_CHARACTERS], f"answered with this at {gate.json_path}"
+    if gate.expect is not None and found != gate.expect:
+        return Answer(False, value, f"{message}, not {gate.expect}")
+    return bounded(value, message, gate.min, gate.max)
+
+
+def bounded(value: str, message: str, least: float | None, greatest: float | None) -> Answer:
+    """Whether what was found is within the limits; what is no finite number says nothing."""
+    if least is None and greatest is None:
+        return Answer(True, value, message)
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        return Answer(None, value, f"{message}, which is no number")
+    if least is not None and number < least:
+        return Answer(False, value, f"{message}, at least {least:g} is wanted")
+    if greatest is not None and number > greatest:
+        return Answer(False, value, f"{message}, at most {greatest:g} is wanted")
+    return Answer(True, value, message)
+
+
+def worst(answers: Sequence[Answer]) -> Answer:
+    """Of several pods: a bad one counts, then one that says nothing, and so does that there is none."""
+    if not answers:
+        return Answer(None, message="there is no pod to ask")
+    return min(answers, key=lambda each: (False, None, True).index(each.good))

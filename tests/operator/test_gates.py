@@ -1,0 +1,302 @@
+"""Gates of a spec: what an answer says, how answers add up, and who is asked (docs/specs/operator.md 2.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+
+from pavane.runtime.asking import Answer as Said
+from pavane_operator.crds.gates import GateSpec, HttpGate
+from pavane_operator.crds.status import State, Status, Verdict
+from pavane_operator.kube import pods_http
+from pavane_operator.plan.planner import GATE_INTERVAL
+from pavane_operator.plan.questions import SILENCE_MAX, Answer, Question, Standing, fold
+from pavane_operator.runtime import gates as gates_module
+from pavane_operator.runtime.gates import ANSWER_BYTES_MAX, GateAsker, judged, worst
+from tests.operator.model_cluster_gates import gate
+from tests.operator.test_plan_status import Lab, conditions_of
+from tests.services.eventually import eventually
+
+HOST = "127.0.0.1"
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+GOOD, BAD, NOTHING = Answer(True), Answer(False), Answer(None)
+
+
+def spec(time: str = "10s", **http: Any) -> GateSpec:
+    return GateSpec.read({"name": "probe", "for": time, "http": {"port": 1, "path": "/", **http}})
+
+
+# ---- how answers add up
+
+
+def folded(*answers: Answer, every: timedelta = SECOND, time: str = "3s") -> Standing:
+    standing = None
+    for number, answer in enumerate(answers):
+        standing = fold(standing, answer, spec(time), NOW + number * every)
+    assert standing is not None
+    return standing
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict"),
+    [
+        ((GOOD,), Verdict.WAITING),
+        ((GOOD,) * 3, Verdict.WAITING),
+        ((GOOD,) * 4, Verdict.PASSED),
+        ((GOOD, GOOD, GOOD, NOTHING, GOOD), Verdict.WAITING),
+        ((GOOD, GOOD, GOOD, BAD, GOOD), Verdict.WAITING),
+        ((GOOD,) * 9 + (BAD,), Verdict.FAILING),
+        ((BAD, BAD), Verdict.FAILING),
+        ((BAD, BAD, BAD), Verdict.FAILED),
+        ((BAD, BAD, GOOD, BAD, BAD), Verdict.FAILING),
+        ((BAD, BAD, NOTHING, BAD, BAD), Verdict.FAILING),
+        ((NOTHING,) * 99, Verdict.INCONCLUSIVE),
+        ((GOOD,) * 9 + (NOTHING,), Verdict.INCONCLUSIVE),
+    ],
+)
+def test_only_what_is_good_all_the_time_passes_and_only_what_is_bad_in_a_row_fails(
+    answers: tuple[Answer, ...], verdict: Verdict
+) -> None:
+    assert folded(*answers).verdict is verdict
+
+
+def test_without_a_time_the_first_good_answer_passes() -> None:
+    assert folded(GOOD, time="0s").verdict is Verdict.PASSED
+
+
+def test_time_in_which_nobody_asked_does_not_count() -> None:
+    late = SILENCE_MAX + SECOND
+    assert folded(GOOD, GOOD, every=late).since == NOW + late
+    assert folded(BAD, BAD, BAD, every=late).verdict is Verdict.FAILING
+
+
+# ---- what an answer says
+
+LAG: dict[str, Any] = {"jsonPath": "{.lag}", "max": 5}
+
+
+@pytest.mark.parametrize(
+    ("http", "status", "body", "good"),
+    [
+        ({}, 204, "", True),
+        ({}, 503, "", False),
+        ({}, 404, "", False),
+        ({}, 302, "", None),
+        (LAG, 200, '{"lag": 5}', True),
+        (LAG, 200, '{"lag": 5.5}', False),
+        (LAG, 200, '{"lag": "4"}', True),
+        (LAG, 200, '{"lag": true}', None),
+        (LAG, 200, '{"lag": NaN}', None),
+        (LAG, 200, '{"lag": 1e999}', None),
+        (LAG, 200, '{"lag": null}', None),
+        (LAG, 200, "{}", None),
+        (LAG, 200, "<html>", None),
+        (LAG, 200, "[" * 999, None),
+        (LAG, 503, '{"lag": 1}', None),
+        ({"jsonPath": "{.pods[*].lag}", "max": 5}, 200, '{"pods": [{"lag": 1}, {"lag": 2}]}', None),
+        ({"jsonPath": "{.lag}", "min": 1}, 200, '{"lag": 0}', False),
+        ({"jsonPath": "{.ok}", "expect": "true"}, 200, '{"ok": true}', True),
+        ({"jsonPath": "{.ok}", "expect": "true"}, 200, '{"ok": false}', False),
+        ({"jsonPath": "{.ok", "expect": "true"}, 200, '{"ok": true}', None),
+    ],
+)
+def test_an_answer_is_good_or_bad_or_says_nothing(
+    http: dict[str, Any], status: int, body: str, good: bool | None
+) -> None:
+    found = judged(HttpGate.read({"port": 1, "path": "/", **http}), Said(status, body.encode()))
+    assert found.good is good
+    assert found.message
+
+
+def test_the_worst_pod_counts_and_none_says_nothing() -> None:
+    assert worst([GOOD, NOTHING, BAD, GOOD]) is BAD
+    assert worst([GOOD, NOTHING]) is NOTHING
+    assert worst([]).good is None
+
+
+# ---- who is asked
+
+
+class Server:
+    """Answers on loopback as a test says, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        self.asked: list[str] = []
+
+    async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.asked.append(head.split(b" ")[1].decode())
+        writer.write(self.answer)
+        await writer.drain()
+        writer.close()
+
+    def says(self, document: object) -> None:
+        body = json.dumps(document).encode()
+        self.answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (len(body), body)
+
+
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
+    monkeypatch.setattr(gates_module, "ASK_S", 0.01)
+    found = Server()
+    async with await asyncio.start_server(found.converse, HOST) as listening:
+        found.port = listening.sockets[0].getsockname()[1]
+        yield found
+
+
+@asynccontextmanager
+async def asker(wake: Callable[[], None] = lambda: None) -> AsyncIterator[GateAsker]:
+    async with pods_http() as http:
+        found = GateAsker(http, lambda: datetime.now(UTC), wake)
+        try:
+            yield found
+        finally:
+            await found.close()
+
+
+def question(server: Server, *addresses: str, time: str = "0s", **http: Any) -> Question:
+    return Question(spec(time, port=server.port, **http), addresses)
+
+
+async def until(asked: GateAsker, what: Question, verdict: Verdict) -> Standing:
+    await eventually(lambda: what in asked.standings and asked.standings[what].verdict is verdict)
+    return asked.standings[what]
+
+
+async def test_pods_are_asked_again_and_again_and_the_operator_is_woken_when_it_matters(server: Server) -> None:
+    wakes: list[None] = []
+    what = question(server, HOST, path="/lag?of=me", jsonPath="{.lag}", max=5)
+    async with asker(lambda: wakes.append(None)) as asked:
+        server.says({"lag": 3})
+        asked.keep([what])
+        standing = await until(asked, what, Verdict.PASSED)
+        assert standing.answer.value == "3"
+        await eventually(lambda: len(server.asked) > 5)
+        assert len(wakes) == 1
+        server.says({"lag": 9})
+        assert "at most 5 is wanted" in (await until(asked, what, Verdict.FAILED)).answer.message
+        assert set(server.asked) == {"/lag?of=me"}
+        asked.keep([])
+        assert asked.standings == {}
+
+
+async def test_a_redirect_is_not_followed(server: Server) -> None:
+    what = question(server, HOST)
+    server.answer = b"HTTP/1.1 302 Found\r\nlocation: /secret\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    async with asker() as asked:
+        asked.keep([what])
+        await until(asked, what, Verdict.INCONCLUSIVE)
+        await eventually(lambda: len(server.asked) > 2)
+    assert set(server.asked) == {"/"}
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (ANSWER_BYTES_MAX + 1), b"no HTTP\r\n\r\n"]
+)
+async def test_no_answer_and_too_much_of_one_say_nothing(server: Server, answer: bytes) -> None:
+    what = question(server, HOST)
+    server.answer = answer
+    async with asker() as asked:
+        asked.keep([what])
+        assert HOST in (await until(asked, what, Verdict.INCONCLUSIVE)).answer.message
+
+
+async def test_a_server_that_is_silent_says_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates_module, "ANSWER_S", 0.2)
+    what = question(server, HOST)
+    server.answer = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"
+    async with asker() as asked:
+        asked.keep([what])
+        await until(asked, what, Verdict.INCONCLUSIVE)
+
+
+async def test_all_pods_have_to_answer_well(server: Server) -> None:
+    what = question(server, HOST, "127.0.0.2")  # nobody listens on the other one
+    async with asker() as asked:
+        asked.keep([what])
+        assert "127.0.0.2" in (await until(asked, what, Verdict.INCONCLUSIVE)).answer.message
+
+
+async def test_a_proxy_of_the_environment_is_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://{HOST}:9")
+    what = question(server, HOST)
+    async with asker() as asked:
+        asked.keep([what])
+        await until(asked, what, Verdict.PASSED)
+
+
+@pytest.mark.parametrize("path", ["//other.example/", "/@other.example:80/", "/%2e%2e/", "/?url=http://other.example/"])
+def test_no_path_leads_to_another_host(path: str) -> None:
+    assert httpx2.URL(f"http://10.0.0.1:7071{path}").netloc == b"10.0.0.1:7071"
+    assert HttpGate.read({"port": 1, "path": path}).path == path
+
+
+@pytest.mark.parametrize("path", ["other.example", "", "/a b", "/a\r\nx: y", "/a#b"])
+def test_what_is_no_path_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="path"):
+        HttpGate.read({"port": 1, "path": path})
+
+
+# ---- what a user reads
+
+
+def held(answer: bool | None, on_failure: str = "Hold") -> Lab:
+    lab = Lab(gates=[gate(on_failure)])
+    lab.active(1)
+    lab.world.faults.answers["probe"] = answer
+    lab.world.rollout(restart="1")
+    return lab
+
+
+def reported(status: Status) -> list[tuple[str, str, str | None]]:
+    assert status.rollout is not None
+    return [(each.name, each.verdict, each.value) for each in status.rollout.gates]
+
+
+def test_a_gate_that_cannot_be_judged_is_named_in_status_conditions_and_an_event() -> None:
+    lab = held(None)
+    world = lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateInconclusive"))
+    assert reported(world.status) == [("probe", "Inconclusive", "1")]
+    assert world.status.rollout is not None
+    (blocker,) = world.status.rollout.blockers
+    assert blocker.reason == "GateInconclusive"
+    assert "gate probe is inconclusive since 00:00:" in blocker.message
+    assert "1: as the test says" in blocker.message
+    assert conditions_of(world.status)["CaughtUp"] == ("True", "CaughtUp")
+    assert "GateInconclusive" in lab.told
+
+
+def test_what_a_gate_found_is_written_seldom_and_how_it_stands_at_once() -> None:
+    lab = held(None)
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateInconclusive"))
+    written, began = lab.world.resource_version, lab.world.now
+    lab.until(lambda world: world.now - began >= GATE_INTERVAL - 10 * SECOND)
+    assert lab.world.resource_version == written
+    lab.world.faults.answers["probe"] = True
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateWaiting"))
+
+
+def test_an_answer_of_long_ago_passes_nothing() -> None:
+    lab = held(None)
+    lab.until(
+        lambda world: world.state is State.CAUGHT_UP and reported(world.status) == [("probe", "Inconclusive", "1")]
+    )
+    (what,) = lab.operator.questions
+    passed = Standing(Verdict.PASSED, lab.world.now - timedelta(hours=1), lab.world.now, GOOD)
+    status = lab.status(gates={what: passed})
+    assert status.rollout is not None
+    assert status.rollout.state is State.PROMOTING
+    lab.world.now += SILENCE_MAX + SECOND
+    status = lab.status(gates={what: passed})
+    assert status.rollout is not None
+    assert status.rollout.state is State.CAUGHT_UP
