@@ -214,7 +214,8 @@ class Links:
 
     def _make_room(self) -> None:
         """End the streams that keep something for longest, while all together keep too much."""
-        keeping = sorted((each for each in self._streams.values() if each.since), key=lambda each: each.since)
+        keeping = [each for each in self._streams.values() if len(each.incoming) >= INPUT_BYTES_MIN]
+        keeping.sort(key=lambda each: each.since)
         kept = sum(len(each.incoming) for each in keeping)
         while kept > INPUT_TOTAL_BYTES:
             oldest = keeping.pop(0)
