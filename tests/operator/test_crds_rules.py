@@ -48,6 +48,20 @@ async def test_the_server_completes_the_least_that_a_user_writes(cluster: Cluste
     assert "promote" not in spec["rollout"]
 
 
+async def test_a_manifest_that_is_applied_again_is_what_stands_there(cluster: Cluster) -> None:
+    """Argo CD and Flux compare lists as wholes: what a server adds to their items would be a difference for ever."""
+    lists: dict[str, Any] = {
+        "tolerations": [{"key": "disk"}],
+        "topologySpreadConstraints": [{"topologyKey": "zone"}],
+        "extraEnv": [{"name": "A"}],
+    }
+    by = WriteOptions("argocd-controller")
+    made, _ = await cluster.apply(RESOURCE, _raft_cluster(**copy.deepcopy(lists)), by)
+    again, _ = await cluster.apply(RESOURCE, _raft_cluster(**copy.deepcopy(lists)), by)
+    assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    assert {field: again["spec"][field] for field in lists} == lists
+
+
 DECISIONS = {"paused": True, "restart": "now", "promote": 1, "forcePromote": 1, "abort": 1, "retry": 1}
 """Each is set by a manager of its own, without force (docs/specs/operator.md 8.1)."""
 
