@@ -52,11 +52,18 @@ BREACHES = {
     ),
     "bake must be between": Breach("spec.rollout.bake", {"rollout": {"bake": "25h"}}),
     "rollout.bake is not available": Breach("spec.rollout", {"rollout": {"bake": "1m"}}, of=SWIM_GROUPS),
-    "onFailure SwitchBack needs rollout.bake": Breach(
+    "onFailure SwitchBack and phase Baking need rollout.bake": Breach(
         "spec.rollout", {"rollout": {"gates": [gate(onFailure="SwitchBack")]}}
     ),
     "for must be between 0s and 24h": Breach(
         "spec.rollout.gates[0].for", {"rollout": {"gates": [gate(**{"for": "25h"})]}}
+    ),
+    "set exactly one of http and prometheus": Breach(
+        "spec.rollout.gates[0]", {"rollout": {"gates": [gate(prometheus={"query": "up", "min": 1})]}}
+    ),
+    "prometheus needs min or max": Breach(
+        "spec.rollout.gates[0].prometheus",
+        {"rollout": {"gates": [{"name": "probe", "for": "5s", "prometheus": {"query": "up"}}]}},
     ),
     "jsonPath needs expect, min or max": Breach(
         "spec.rollout.gates[0].http",

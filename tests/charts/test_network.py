@@ -65,5 +65,17 @@ def test_the_api_servers_addresses_can_be_named() -> None:
     assert not connects(found, here, OUTSIDE, 443)
 
 
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [("http://prometheus.data:9090/x", 9090), ("http://prometheus", 80), ("https://metrics.example", 443)],
+)
+def test_the_operator_alone_reaches_prometheus(url: str, port: int) -> None:
+    documents = render("pavane", "--set", f"gates.prometheus.url={url}", "--set", "networkPolicy.apiServerPorts={6443}")
+    found = policies(documents)
+    assert connects(found, party(documents, "operator"), OUTSIDE, port)
+    assert not connects(found, party(documents, "api"), OUTSIDE, port)
+    assert not connects(found, party(documents, "operator"), OUTSIDE, 9091)
+
+
 def test_without_policies_there_are_none() -> None:
     assert policies(render("pavane", "--set", "networkPolicy.enabled=false")) == []

@@ -198,6 +198,18 @@ def new_spec_ends_a_bake_that_waits_for_its_gate(world: World) -> Script:
     yield rests_on(3)
 
 
+def gate_of_another_phase_is_not_asked(world: World) -> Script:
+    world.faults.answers |= {"early": None, "late": False}
+    early, late = gate("Hold", "early"), gate("SwitchBack", "late")
+    yield from rolling(world, {**early, "phase": "CaughtUp"}, {**late, "phase": "Baking"}, bake="5s")
+    yield held_with("GateInconclusive")
+    yield after(20)(world)
+    assert world.status.rollout is not None
+    assert [each.name for each in world.status.rollout.gates] == ["early"]
+    world.faults.answers["early"] = True
+    yield went_back
+
+
 def no_gate_in_a_bootstrap(world: World) -> Script:
     world.faults.answers["probe"] = False
     world.rollout(gates=[gate("Abort")])
@@ -222,6 +234,7 @@ SCENARIOS: dict[str, Scenario] = {
         way_back_of_a_gate_called_off,
         bake_waits_for_its_gate,
         new_spec_ends_a_bake_that_waits_for_its_gate,
+        gate_of_another_phase_is_not_asked,
         no_gate_in_a_bootstrap,
     )
 }

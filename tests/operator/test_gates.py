@@ -13,13 +13,13 @@ import httpx2
 import pytest
 
 from pavane.runtime.asking import Answer as Said
-from pavane_operator.crds.gates import GateSpec, HttpGate
+from pavane_operator.crds.gates import GateSpec, HttpGate, PrometheusGate
 from pavane_operator.crds.status import State, Status, Verdict
-from pavane_operator.kube import pods_http
 from pavane_operator.plan.planner import GATE_INTERVAL
 from pavane_operator.plan.questions import SILENCE_MAX, Answer, Question, Standing, fold
+from pavane_operator.plan.questions import question as question_of
 from pavane_operator.runtime import gates as gates_module
-from pavane_operator.runtime.gates import ANSWER_BYTES_MAX, GateAsker, judged, worst
+from pavane_operator.runtime.gates import ANSWER_BYTES_MAX, GateAsker, judged, measured, worst
 from tests.operator.model_cluster_gates import gate
 from tests.operator.test_plan_status import Lab, conditions_of
 from tests.services.eventually import eventually
@@ -116,6 +116,34 @@ def test_an_answer_is_good_or_bad_or_says_nothing(
     assert found.message
 
 
+def vector(*values: str) -> dict[str, Any]:
+    result = [{"metric": {"pod": str(number)}, "value": [1.5, value]} for number, value in enumerate(values)]
+    return {"status": "success", "data": {"resultType": "vector", "result": result}}
+
+
+@pytest.mark.parametrize(
+    ("told", "good"),
+    [
+        (vector("0.01"), True),
+        (vector("0.02"), False),
+        ({"status": "success", "data": {"resultType": "scalar", "result": [1.5, "0.01"]}}, True),
+        (vector(), None),
+        (vector("0.01", "0.01"), None),
+        (vector("NaN"), None),
+        (vector("+Inf"), None),
+        ({"status": "success", "data": {"resultType": "matrix", "result": []}}, None),
+        ({"status": "error", "errorType": "bad_data", "error": "parse error"}, None),
+        ({"status": "success"}, None),
+        ([], None),
+        ("x", None),
+    ],
+)
+def test_prometheus_has_to_give_one_number(told: object, good: bool | None) -> None:
+    found = measured(PrometheusGate.read({"query": "x", "max": 0.01}), Said(200, json.dumps(told).encode()))
+    assert found.good is good
+    assert found.message
+
+
 def test_the_worst_pod_counts_and_none_says_nothing() -> None:
     assert worst([GOOD, NOTHING, BAD, GOOD]) is BAD
     assert worst([GOOD, NOTHING]) is NOTHING
@@ -132,12 +160,19 @@ class Server:
         self.port = 0
         self.answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         self.asked: list[str] = []
+        self.open = self.most = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         self.asked.append(head.split(b" ")[1].decode())
+        self.open += 1
+        self.most = max(self.most, self.open)
+        await self.answers.wait()
         writer.write(self.answer)
         await writer.drain()
+        self.open -= 1
         writer.close()
 
     def says(self, document: object) -> None:
@@ -155,13 +190,12 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def asker(wake: Callable[[], None] = lambda: None) -> AsyncIterator[GateAsker]:
-    async with pods_http() as http:
-        found = GateAsker(http, lambda: datetime.now(UTC), wake)
-        try:
-            yield found
-        finally:
-            await found.close()
+async def asker(wake: Callable[[], None] = lambda: None, prometheus: str | None = None) -> AsyncIterator[GateAsker]:
+    found = GateAsker(prometheus, lambda: datetime.now(UTC), wake)
+    try:
+        yield found
+    finally:
+        await found.close()
 
 
 def question(server: Server, *addresses: str, time: str = "0s", **http: Any) -> Question:
@@ -220,11 +254,49 @@ async def test_a_server_that_is_silent_says_nothing(server: Server, monkeypatch:
         await until(asked, what, Verdict.INCONCLUSIVE)
 
 
+async def test_only_so_many_pods_are_asked_at_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates_module, "ASKED_AT_ONCE_MAX", 2)
+    what = question(server, *[HOST] * 7)
+    server.answers.clear()
+    async with asker() as asked:
+        asked.keep([what])
+        await eventually(lambda: server.open >= 2)
+        server.answers.set()
+        await until(asked, what, Verdict.PASSED)
+    assert server.most == 2
+
+
 async def test_all_pods_have_to_answer_well(server: Server) -> None:
     what = question(server, HOST, "127.0.0.2")  # nobody listens on the other one
     async with asker() as asked:
         asked.keep([what])
         assert "127.0.0.2" in (await until(asked, what, Verdict.INCONCLUSIVE)).answer.message
+
+
+QUERY = 'max(lag{namespace="${namespace}",pod=~"${name}-.*-g${generation}-.*"})'
+
+
+def asking_prometheus() -> Question:
+    asked = GateSpec.read({"name": "lag", "for": "0s", "prometheus": {"query": QUERY, "max": 5}})
+    return question_of(asked, (HOST,), {"namespace": "data", "name": "log", "generation": "2"})
+
+
+async def test_prometheus_is_asked_where_the_operators_settings_say_about_this_generation(server: Server) -> None:
+    what = asking_prometheus()
+    server.says(vector("3"))
+    async with asker(prometheus=f"http://{HOST}:{server.port}/prefix/") as asked:
+        asked.keep([what])
+        assert (await until(asked, what, Verdict.PASSED)).answer.value == "3"
+    url = httpx2.URL(server.asked[0])
+    assert url.path == "/prefix/api/v1/query"
+    assert url.params["query"] == 'max(lag{namespace="data",pod=~"log-.*-g2-.*"})'
+
+
+async def test_without_a_prometheus_a_query_says_nothing() -> None:
+    what = asking_prometheus()
+    async with asker() as asked:
+        asked.keep([what])
+        assert "gates.prometheus.url" in (await until(asked, what, Verdict.INCONCLUSIVE)).answer.message
 
 
 async def test_a_proxy_of_the_environment_is_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

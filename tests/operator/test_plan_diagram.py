@@ -37,7 +37,7 @@ def test_the_example_of_gates_is_a_resource() -> None:
     (_, example, _) = diagram.FOOTER.replace("```yaml", "```").split("```")
     document = yaml.safe_load(example)
     spec = RaftClusterSpec.read(document["spec"])
-    assert [each.on_failure for each in spec.rollout.gates] == [OnFailure.SWITCH_BACK, None]
+    assert [each.on_failure for each in spec.rollout.gates] == [OnFailure.SWITCH_BACK, None, OnFailure.SWITCH_BACK]
 
 
 def test_the_name_of_a_row_occurs_once() -> None:

@@ -123,15 +123,15 @@ def test_a_service_that_goes_before_the_fence_ends_at_the_generation_that_leads(
         assert final == expected, f"killed at call {call} of {clean.calls}"
 
 
-@pytest.mark.parametrize("name", sorted(BAKE.keys() - OF_MEMBERS))
+@pytest.mark.parametrize("name", [*sorted(BAKE.keys() - OF_MEMBERS), "gate_switches_back"])
 def test_a_fence_that_is_a_number_goes_back_as_members_do(name: str) -> None:
     world = copy.deepcopy(_bootstrapped())
     world.fence_is_number = True
-    clean = Run(BAKE[name], copy.deepcopy(world))
+    clean = Run(SCENARIOS[name], copy.deepcopy(world))
     expected = clean.finish()
     assert expected["selected"] == expected["active"] == clean.world.fence
     for call in range(clean.first_kill or 1, clean.calls + 1, STEP):
-        final = Run(BAKE[name], copy.deepcopy(world), frozenset({call})).finish()
+        final = Run(SCENARIOS[name], copy.deepcopy(world), frozenset({call})).finish()
         assert final == expected, f"killed at call {call} of {clean.calls}"
 
 

@@ -33,8 +33,7 @@ ADVICE = {
     "VolumeFull": "Raise spec.storage.size, or see 'A full volume' in docs/operations.md.",
     "Suspended": "Start it again with `pavane resume-resource {reference}`.",
     "PodTerminating": "It continues when the pod has stopped.",
-    "QuorumLost": "A majority lost its volumes: bring one back, or see 'A majority is gone for good' in "
-    "docs/operations.md.",
+    "QuorumLost": "Bring a lost volume back, or see 'A majority is gone for good' in docs/operations.md.",
     "ReferenceNotReady": "Create or correct what the message names; it then continues.",
     "InvalidConfig": "Correct the spec; the message names the field.",
     "DeadlineExceeded": "Correct the spec, abort with `pavane rollout abort {reference}`, or keep waiting.",
@@ -50,10 +49,8 @@ ADVICE = {
     "ComputeClusterMissing": "Create it, or correct spec.computeClusterRef.",
     "RollingOut": "`pavane why compute/NAME` says what the ComputeCluster waits for.",
     "ViewFailed": "Correct the script or the rows; the view is built anew by the next generation.",
-    "ReplicaMissing": "The views go on while another replica is there; the pod builds its views when it is back, and "
-    "its log says what it waits for.",
-    "CopyUnusable": "It is rebuilt from the others by itself while a majority of all copies is whole. Look at the disk "
-    "of the node; see docs/waltz.md, When copies are damaged.",
+    "ReplicaMissing": "The views go on while another replica is there; the log of the pod says what it waits for.",
+    "CopyUnusable": "It is rebuilt by itself; look at the disk of the node, and see docs/waltz.md, damaged copies.",
     "ReplicasMissing": "It continues when the storage nodes run again and have caught up.",
     "ConsumerStuck": "Let it go on, or `pavane waltz consumers NAME --remove CONSUMER` if it never comes back.",
     "ArchiveBehind": "Look at the store and at the keys in the Secret of spec.archive; it goes on by itself.",

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from pavane_operator.crds.values import DURATION_PATTERN
+from pavane_operator.crds.values import DURATION_PATTERN, HTTP_URL_PATTERN
 
 NAMESPACE_PATTERN = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 ENV_PATTERN = "^[-._a-zA-Z][-._a-zA-Z0-9]*$"
@@ -193,6 +193,21 @@ class Rbac(_Values):
     edit such a resource."""
 
 
+class Prometheus(_Values):
+    """The Prometheus that gates ask."""
+
+    url: Annotated[str, Field(pattern=HTTP_URL_PATTERN)] = ""
+    """For instance http://prometheus.monitoring.svc:9090; empty = gates with a query cannot be judged. Whoever may edit
+    a resource can read numbers from it."""
+
+
+class Gates(_Values):
+    """What `spec.rollout.gates` of resources may ask beside their own pods."""
+
+    prometheus: Prometheus = Prometheus()
+    """The Prometheus that gates ask."""
+
+
 class Uninstall(_Values):
     """What `helm uninstall` does."""
 
@@ -266,6 +281,8 @@ class Values(_Values):
     """NetworkPolicies of operator and control plane."""
     rbac: Rbac = Rbac()
     """Rights."""
+    gates: Gates = Gates()
+    """What `spec.rollout.gates` of resources may ask beside their own pods."""
     uninstall: Uninstall = Uninstall()
     """What `helm uninstall` does."""
     operator: Operator = Operator()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from pavane_operator.crds.base import NAME_MAX_CHARACTERS, Model, Name, rule, rules
+from pavane_operator.crds.base import NAME_MAX_CHARACTERS, Model, Name, Text, rule, rules
 from pavane_operator.crds.values import Duration
 
 GATES_MAX_ITEMS = 8
@@ -23,6 +23,13 @@ class OnFailure(StrEnum):
     HOLD = "Hold"
     ABORT = "Abort"
     SWITCH_BACK = "SwitchBack"
+
+
+class GatePhase(StrEnum):
+    """When a gate is asked."""
+
+    CAUGHT_UP = "CaughtUp"
+    BAKING = "Baking"
 
 
 class HttpGate(Model):
@@ -52,8 +59,30 @@ class HttpGate(Model):
     """The greatest number that is good."""
 
 
+class PrometheusGate(Model):
+    """A query to the Prometheus that the operator's chart names. Its answer has to be one number; no data, several
+    series and NaN say nothing."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(rule("has(self.min) || has(self.max)", "prometheus needs min or max"))
+    )
+
+    query: Text
+    """In PromQL. `${namespace}`, `${name}` and `${generation}` are those of what is asked about."""
+    min: float | None = None
+    """The least number that is good."""
+    max: float | None = None
+    """The greatest number that is good."""
+
+
 class GateSpec(Model):
-    """One question."""
+    """One question; set exactly one of `http` and `prometheus`."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule("has(self.http) != has(self.prometheus)", "set exactly one of http and prometheus"),
+        )
+    )
 
     name: Annotated[str, Field(pattern=GATE_NAME_PATTERN, max_length=GATE_NAME_MAX_CHARACTERS)]
     """Its name, in status, events and messages."""
@@ -65,5 +94,10 @@ class GateSpec(Model):
     on_failure: OnFailure | None = None
     """After three bad answers in a row. Hold, the default, goes on asking. Abort gives the attempt up. SwitchBack does
     so too, and while the new generation bakes the old one takes over again; it needs `bake`."""
-    http: HttpGate
+    phase: GatePhase | None = None
+    """When it is asked: CaughtUp, before the promotion, or Baking, what only a generation that serves can tell; if
+    absent, both."""
+    http: HttpGate | None = None
     """Asks the pods of the new generation."""
+    prometheus: PrometheusGate | None = None
+    """Asks Prometheus."""

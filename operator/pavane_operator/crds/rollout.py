@@ -49,9 +49,10 @@ class CaughtUpSpec(Model):
     """How long each pod must stay within that lag without interruption, 0s to 1h."""
 
 
-_SWITCH_BACK = rule(
-    "!has(self.gates) || has(self.bake) || !self.gates.exists(g, has(g.onFailure) && g.onFailure == 'SwitchBack')",
-    "onFailure SwitchBack needs rollout.bake: without it the old generation is gone",
+_BAKING_GATES = rule(
+    "!has(self.gates) || has(self.bake) || !self.gates.exists(g, "
+    "(has(g.onFailure) && g.onFailure == 'SwitchBack') || (has(g.phase) && g.phase == 'Baking'))",
+    "onFailure SwitchBack and phase Baking need rollout.bake",
 )
 
 
@@ -61,7 +62,7 @@ class RolloutSpec(Model):
     model_config = ConfigDict(
         json_schema_extra=rules(
             rule("!has(self.bake)", "rollout.bake is not available for this kind yet: remove it, undo rolls out anew"),
-            _SWITCH_BACK,
+            _BAKING_GATES,
         )
     )
 
@@ -124,7 +125,7 @@ class RolloutSpec(Model):
 class BakedRollout(RolloutSpec):
     """How a new generation becomes the active one, and your decisions about the current attempt."""
 
-    model_config = ConfigDict(json_schema_extra=rules(_SWITCH_BACK))
+    model_config = ConfigDict(json_schema_extra=rules(_BAKING_GATES))
 
 
 def parse_repair(text: str | None) -> tuple[int, int] | None:

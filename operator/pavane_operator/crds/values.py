@@ -15,6 +15,8 @@ QUANTITY_MAX_CHARACTERS = 32
 DURATION_MAX_SECONDS = 9_000_000_000
 """About 285 years, within what 64-bit nanoseconds hold; longer ones count as this."""
 
+HTTP_URL_PATTERN = r"^(https?://[^\s/?#]+(/[^\s?#:]*)?)?$"
+"""Scheme and host, perhaps a port and a path; or nothing."""
 DURATION_PATTERN = r"^([0-9]+(ms|s|m|h))+$"
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 

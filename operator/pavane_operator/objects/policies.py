@@ -70,7 +70,8 @@ def network_policies(
     peers = [{"podSelector": {"matchLabels": dict(selector)}}]
     clients = [_clients(wanted.client_selector), *_blocks(wanted.ingress_cidrs)]
     platform = surroundings.platform_namespace
-    asked = {gate.http.port for gate in resource.spec.rollout.gates} - {port.number for port in ports.operator}
+    http = (gate.http for gate in resource.spec.rollout.gates)
+    asked = {each.port for each in http if each is not None} - {port.number for port in ports.operator}
     to_ask = tuple(Port("gate", number) for number in sorted(asked))
     ingress = {
         "peers": [_from(peers, ports.peers)],

@@ -24,7 +24,7 @@ attempt can no longer be aborted.
 FOOTER = """
 ## Gates
 
-`spec.rollout.gates` asks the pods of the new generation before they may write, and while it bakes:
+`spec.rollout.gates` asks about the new generation before it may write, and while it bakes:
 
 ```yaml
 apiVersion: pavane.dev/v1alpha1
@@ -41,10 +41,23 @@ spec:
       - name: filled
         for: 1m
         http: {port: 7071, path: /stage, jsonPath: "{.progress}", min: 1000}
+      - name: latency
+        phase: Baking
+        for: 2m
+        onFailure: SwitchBack
+        prometheus:
+          query: >-
+            sum(rate(pavane_raft_update_seconds_sum{pod=~"${name}-server-g${generation}-.*"}[1m]))
+            / (sum(rate(pavane_raft_update_seconds_count{pod=~"${name}-server-g${generation}-.*"}[1m])) > 2)
+          max: 0.05
 ```
 
-Each gate is asked every two seconds, and every pod has to answer well. Without `jsonPath` a status 2xx is good, 4xx
-and 5xx are bad. With it the answer is JSON, and what stands there is compared with `expect`, `min` or `max`.
+Each gate is asked every two seconds. With `http` every pod has to answer well: without `jsonPath` a status 2xx is good,
+4xx and 5xx are bad; with it the answer is JSON, and what stands there is compared with `expect`, `min` or `max`. With
+`prometheus` the operator asks the server that its chart names in `gates.prometheus.url`, and the query has to give one
+number. Where there are too few requests to judge by let it give none, as `> 2` a second does here. `${namespace}`,
+`${name}` and `${generation}` are those of what is asked about. A generation that has only caught up serves no writes:
+what only one that serves can tell has `phase: Baking`.
 
 * A gate **passes** when all answers were good for the whole of `for`. Any other answer begins that time anew.
 * It **fails** after three bad answers in a row. `onFailure: Hold`, the default, goes on asking. `Abort` gives the

@@ -1,5 +1,6 @@
 """What is asked for the gates of a spec, and how answers add up to a verdict (docs/specs/operator.md 2.5)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -20,8 +21,20 @@ class Question:
     """One gate, and whom it is asked of; another set of pods is another question."""
 
     gate: GateSpec
-    addresses: tuple[str, ...]
-    """Of the pods of the generation."""
+    addresses: tuple[str, ...] = ()
+    """Of the pods of the generation, where they are asked."""
+    query: str = ""
+    """What Prometheus is asked."""
+
+
+def question(gate: GateSpec, addresses: tuple[str, ...], about: Mapping[str, str]) -> Question:
+    """What a gate asks of pods with these addresses, or of Prometheus `about` a generation."""
+    if gate.prometheus is None:
+        return Question(gate, addresses)
+    query = gate.prometheus.query
+    for name, value in about.items():
+        query = query.replace(f"${{{name}}}", value)
+    return Question(gate, query=query)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from pavane_operator.plan.children import (
 )
 from pavane_operator.plan.intent import Intent
 from pavane_operator.plan.model import Pod, Problem
-from pavane_operator.plan.questions import WORST_FIRST, Question, gate_status
+from pavane_operator.plan.questions import WORST_FIRST, Question, gate_status, question
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION, repair_of
 
 
@@ -131,7 +131,9 @@ class ResourceView(Intent):
             return ()
         asked = self.active if self.state is State.BAKING else self.next
         addresses = tuple(sorted(pod.address or "" for pod in self.running_pods(asked)))
-        return tuple(Question(gate, addresses) for gate in self.spec.rollout.gates)
+        about = {"namespace": self.resource.namespace, "name": self.resource.name, "generation": str(asked)}
+        now = [gate for gate in self.spec.rollout.gates if gate.phase is None or gate.phase.value == self.state.value]
+        return tuple(question(gate, addresses, about) for gate in now)
 
     @cached_property
     def gates(self) -> dict[str, GateStatus]:

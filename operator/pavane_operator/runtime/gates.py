@@ -1,7 +1,8 @@
-"""Asks what the gates of a spec want to know: a bounded GET of each pod of a generation (docs/specs/operator.md 2.5).
+"""Asks what the gates of a spec want to know: pods of a generation, or Prometheus (docs/specs/operator.md 2.5).
 
 Whoever may write a resource says what is asked. So it is asked of that resource's own pods alone, by the addresses that
-the kubelet reported, without redirects and proxies.
+the kubelet reported, and of the one Prometheus that the operator's administrator names; without redirects and proxies,
+in bounded time, and no more than so many bytes are read.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import httpx2
 import structlog
 
 from pavane.parts import jsonpath
 from pavane.runtime import asking
-from pavane_operator.crds.gates import HttpGate
+from pavane_operator.crds.gates import HttpGate, PrometheusGate
+from pavane_operator.kube import pods_http
 from pavane_operator.plan.questions import Answer, Question, Standing, fold
 from pavane_operator.runtime.streams import socket_address
 
@@ -27,7 +30,7 @@ ANSWER_S = 5.0
 ANSWER_BYTES_MAX = 64 * 1024
 """Of one answer: a gate looks at a number or a word."""
 ASKED_AT_ONCE_MAX = 16
-"""Pods that one gate asks at the same time; a SwimGroup has up to a thousand."""
+"""Pods that are asked for one resource at the same time; a SwimGroup has up to a thousand."""
 ROUND_S = 20.0
 """For all pods together; below the silence that begins the time of a gate anew."""
 VALUE_MAX_CHARACTERS = 64
@@ -37,15 +40,21 @@ log = structlog.get_logger(__name__)
 
 
 class GateAsker:
-    """Asks the gates of one resource, each in a task of its own; `wake` is called when one stands otherwise."""
+    """Asks the gates of one resource, each in a task of its own; `wake` is called when one stands otherwise.
 
-    def __init__(self, http: httpx2.AsyncClient, now: Callable[[], datetime], wake: Callable[[], None]) -> None:
-        self._http = http
+    `prometheus_url` is where Prometheus is; None = there is none.
+    """
+
+    def __init__(self, prometheus_url: str | None, now: Callable[[], datetime], wake: Callable[[], None]) -> None:
+        self._prometheus_url = prometheus_url
         self._now = now
         self._wake = wake
         self._tasks: dict[Question, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._standings: dict[Question, Standing] = {}
+        self._http: httpx2.AsyncClient | None = None
+        """Its own, once something is asked: slow answers keep no connection from who looks after other resources."""
+        self._turns = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     @property
     def standings(self) -> Mapping[Question, Standing]:
@@ -69,6 +78,8 @@ class GateAsker:
         self.keep(())
         if self._ending:
             await asyncio.wait(self._ending)
+        if self._http is not None:
+            await self._http.aclose()
 
     async def _run(self, question: Question) -> None:
         while True:
@@ -83,6 +94,8 @@ class GateAsker:
         """The worst answer of all pods; never raises but when it is cancelled."""
         try:
             async with asyncio.timeout(ROUND_S):
+                if question.gate.http is None:
+                    return await self._ask_prometheus(question)
                 answers = await self._ask_pods(question.gate.http, question.addresses)
         except TimeoutError:
             return Answer(None, message=f"not all of {len(question.addresses)} pods answered within {ROUND_S:g} s")
@@ -92,10 +105,8 @@ class GateAsker:
         return worst(answers)
 
     async def _ask_pods(self, gate: HttpGate, addresses: Sequence[str]) -> list[Answer]:
-        turns = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
-
         async def one(address: str) -> Answer:
-            async with turns:
+            async with self._turns:
                 return await self._ask_pod(gate, address)
 
         return await asyncio.gather(*map(one, addresses))
@@ -104,15 +115,29 @@ class GateAsker:
         place = socket_address(address, gate.port) if address else ""
         if not place:
             return Answer(None, message="a pod has no address yet")
-        url = f"http://{place}{gate.path}"
         try:
-            answer = await asking.ask(
-                self._http, "GET", url, within_s=ANSWER_S, bytes_max=ANSWER_BYTES_MAX, follow_redirects=False
-            )
+            answer = await self._get(f"http://{place}{gate.path}")
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             return Answer(None, message=f"{place}: {error or type(error).__name__}")
         found = judged(gate, answer)
         return Answer(found.good, found.value, f"{place} {found.message}")
+
+    async def _ask_prometheus(self, question: Question) -> Answer:
+        gate = question.gate.prometheus
+        if gate is None or self._prometheus_url is None:
+            return Answer(None, message="the operator knows no Prometheus: set gates.prometheus.url of its chart")
+        url = f"{self._prometheus_url.rstrip('/')}/api/v1/query"
+        try:
+            answer = await self._get(url, params={"query": question.query, "timeout": f"{ANSWER_S:g}s"})
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+            return Answer(None, message=f"Prometheus: {error or type(error).__name__}")
+        return measured(gate, answer)
+
+    async def _get(self, url: str, **request: Any) -> asking.Answer:
+        if self._http is None:
+            self._http = pods_http()
+        limits: dict[str, Any] = {"within_s": ANSWER_S, "bytes_max": ANSWER_BYTES_MAX, "follow_redirects": False}
+        return await asking.ask(self._http, "GET", url, **limits, **request)
 
 
 def judged(gate: HttpGate, answer: asking.Answer) -> Answer:
@@ -135,6 +160,24 @@ def judged(gate: HttpGate, answer: asking.Answer) -> Answer:
     if gate.expect is not None and found != gate.expect:
         return Answer(False, value, f"{message}, not {gate.expect}")
     return bounded(value, message, gate.min, gate.max)
+
+
+def measured(gate: PrometheusGate, answer: asking.Answer) -> Answer:
+    """What Prometheus says: one number, or nothing."""
+    try:
+        told = answer.json()
+        if told["status"] != "success":
+            return Answer(None, message=f"Prometheus refused the query: {told.get('error')}")
+        kind, result = told["data"]["resultType"], told["data"]["result"]
+        if kind not in ("scalar", "vector"):
+            return Answer(None, message=f"Prometheus answered with a {kind}: the query has to give one number")
+        if kind == "vector" and len(result) != 1:
+            several = f"{len(result)} series, one is wanted: add them up" if result else "no data"
+            return Answer(None, message=f"Prometheus answered with {several}")
+        found = str((result if kind == "scalar" else result[0]["value"])[1])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return Answer(None, message=f"Prometheus answered {answer.status}, with what is no result of a query")
+    return bounded(found[:VALUE_MAX_CHARACTERS], "found by Prometheus", gate.min, gate.max)
 
 
 def bounded(value: str, message: str, least: float | None, greatest: float | None) -> Answer:

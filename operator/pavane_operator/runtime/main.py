@@ -145,6 +145,7 @@ class OperatorProcess:
             settings=Settings(image_pull_limit=self._settings.image_pull_limit_span),
             now=_now,
             metrics=self._metrics,
+            prometheus_url=self._settings.prometheus_url or None,
         )
         operator = self._operator = Operator(self._kinds, shared)
         beside = {

@@ -130,6 +130,8 @@ class Shared:
     settings: Settings
     now: Callable[[], datetime]
     metrics: Metrics
+    prometheus_url: str | None = None
+    """Whom gates with a query ask."""
 
 
 class Reconciler:
@@ -157,7 +159,7 @@ class Reconciler:
         self._executor = Executor(shared.kube, resource_type, shared.cache, shared.now)
         self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, pod_spoke))
         self._polls = StagePolls(shared.http, shared.rng, pod_spoke)
-        self._gates = GateAsker(shared.http, shared.now, functools.partial(wake, "gate"))
+        self._gates = GateAsker(shared.prometheus_url, shared.now, functools.partial(wake, "gate"))
         self._references = References(shared.kube)
         self._remembered: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._targeted: frozenset[tuple[str, str]] = frozenset()

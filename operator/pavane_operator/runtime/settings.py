@@ -10,7 +10,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from pavane.runtime.settings import Settings
-from pavane_operator.crds.values import DURATION_PATTERN, parse_duration
+from pavane_operator.crds.values import DURATION_PATTERN, HTTP_URL_PATTERN, parse_duration
 
 HEALTH_PORT = 8080
 
@@ -38,6 +38,8 @@ class OperatorSettings(Settings):
     """Audience of the token that they send with them, which the control plane asks for; unset = no token."""
     image_pull_limit: Annotated[str, Field(pattern=DURATION_PATTERN)] = "10m"
     """How long an image may fail to be pulled before the attempt is aborted."""
+    prometheus_url: Annotated[str, Field(pattern=HTTP_URL_PATTERN)] = ""
+    """Whom gates with a query ask, for instance `http://prometheus.monitoring.svc:9090`; empty = nobody."""
     pod_uid: str = Field(default="", validation_alias="POD_UID")
     """uid of the operator's pod: after a crash its next process need not wait until the Lease has run out."""
     pod_ip: str = Field(default="127.0.0.1", validation_alias="POD_IP")
