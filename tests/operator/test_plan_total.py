@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.common import rollout_id
+from pavane_operator.crds.gates import GateSpec
 from pavane_operator.crds.rollout import OnDeadline, Strategy
 from pavane_operator.crds.schema import structural_schema
 from pavane_operator.crds.status import (
@@ -19,11 +20,13 @@ from pavane_operator.crds.status import (
     Attempt,
     Blocker,
     Failure,
+    GateStatus,
     Result,
     Rollout,
     State,
     Status,
     Step,
+    Verdict,
 )
 from pavane_operator.plan.model import (
     FINALIZER,
@@ -47,6 +50,7 @@ from pavane_operator.plan.model import (
     Writers,
 )
 from pavane_operator.plan.planner import plan
+from pavane_operator.plan.questions import Answer, Question, Standing
 from tests.operator.model_cluster_kind import KIND, NAME, START, UID, ModelSpec
 
 SCHEMA = jsonschema.Draft202012Validator(structural_schema(Status, defaults=False, cel=False))
@@ -58,6 +62,8 @@ IDS = st.sampled_from(["", "other", "0123456789abcdef"])
 STEPS = st.builds(Step, name=st.sampled_from(["Permit", "Fence", "Serve", "Retire", "Unknown"]), at=TIMES)
 REASONS = st.sampled_from(["Paused", "WaitingForApproval", "ImagePull", "NoQuorum", "StateLost", "FenceTooLow"])
 BLOCKERS = st.builds(Blocker, pod=st.none() | st.just(f"{NAME}-server-g2-0"), reason=REASONS, since=TIMES)
+GATE = {"name": "probe", "for": "0s", "onFailure": "SwitchBack", "prometheus": {"query": "${generation}", "min": 1}}
+GATES = st.builds(GateStatus, name=st.just("probe"), verdict=st.sampled_from(Verdict), since=TIMES, at=TIMES)
 STATUSES = st.builds(
     Status,
     active_generation=OPTIONAL_NUMBERS,
@@ -73,6 +79,7 @@ STATUSES = st.builds(
         deadline=OPTIONAL_TIMES,
         reason=st.none() | st.sampled_from(["CrashLoop", "Superseded"]),
         blockers=st.lists(BLOCKERS, max_size=BLOCKERS_MAX_ITEMS),
+        gates=st.lists(GATES, max_size=1),
     ),
     failed=st.none() | st.builds(Failure, id=IDS, generation=NUMBERS, reason=REASONS, at=TIMES),
     history=st.lists(
@@ -95,6 +102,7 @@ SPECS = st.builds(
             "crashLimit": st.integers(0, 3),
             "deadline": st.sampled_from(["0s", "30m", "99999999999999h"]),
             "bake": st.sampled_from(["1s", "99999999999999h"]),
+            "gates": st.just([GATE]),
             "retireDelay": st.sampled_from(["0s", "99999999999999h"]),
             "caughtUp": st.sampled_from([{}, {"stabilityPeriod": "0s"}, {"stabilityPeriod": "99999999999999h"}]),
         },
@@ -229,8 +237,15 @@ FACTS = st.builds(
     fence=OPTIONAL_NUMBERS,
     down=PROBLEMS,
 )
+ANSWERS = st.builds(Answer, st.none() | st.booleans(), st.just("v" * 300), st.just("m" * 3000))
+STANDINGS = st.dictionaries(
+    st.builds(Question, st.just(GateSpec.read(GATE)), query=st.sampled_from(["1", "2", "3", "4", "5"])),
+    st.builds(Standing, st.sampled_from(Verdict), TIMES, TIMES, ANSWERS),
+    max_size=5,
+)
 OBSERVED = st.builds(
     Observed,
+    gates=STANDINGS,
     fresh=st.sampled_from([True, True, True, False]),
     children=CHILDREN,
     pods=PODS,
