@@ -61,6 +61,8 @@ class ModelPod:
     repair: int = 0
     lost: bool = False
     """Its volume was empty although the store counts on it."""
+    read: tuple[int, int] = (0, 0)
+    """Who has the fence, and the greatest number that ever had it, as the pod has read it last."""
 
 
 @dataclass
@@ -114,6 +116,8 @@ class World:
         """The generation that the fence was taken from to go back to a former one."""
         self.fence_is_number = False
         """The store knows no members: what tells is the number of the generation, as in a WaltzCluster."""
+        self.pods_tell = False
+        """The operator does not see the store: what pods have read there tells, which may be late."""
         self.removed: set[str] = set()
         """Pods whose volumes say that they were members."""
         self.served = False
@@ -396,9 +400,24 @@ class World:
             assert permitted or not late or pod.progress == self.entries, "AllowWrites before it has caught up"
         if action.settings:
             pod.told = True
+        if self.pods_tell and until is Stage.READ_WRITE and not self._fence(pod.generation, action.settings):
+            until = Stage.READ_ONLY
         pod.stage = max(pod.stage, until)
         if pod.stage is Stage.READ_WRITE:
             self.tokens.add(pod.name)
+
+    def _fence(self, generation: int, told: Mapping[str, str]) -> bool:
+        """Give a generation the fence if it may have it."""
+        if generation > self.number or (self.fence == self.number and told.get("left") == str(self.fence)):
+            self.left = self.fence if generation < self.fence else self.left
+            self.fence = generation
+            self._change({pod.name for pod in self.pods_of(generation)})
+        return generation == self.fence
+
+    @property
+    def number(self) -> int:
+        """The greatest that ever had the fence."""
+        return max(self.fence, self.left or 0)
 
     # ---- what the cluster does by itself
 
@@ -445,7 +464,7 @@ class World:
         serving = {pod.name for pod in self.pods_of(self.fence)} if self.served else set()
         members = stopped & self.members & serving
         assert not members or self.spec.get("suspend"), "a member was stopped"
-        known = self.leader if not self.faults.store_silent else None
+        known = None if self.faults.store_silent or self.pods_tell else self.leader
         assert known not in members or len(serving) == 1, "the leader was stopped before its followers"
 
     def _run_pod(self, pod: ModelPod) -> None:
@@ -466,6 +485,12 @@ class World:
             pod.address = f"10.0.0.{len(pod.uid)}"
         elif pod.lost:
             pod.stage = max(pod.stage, Stage.READ_ONLY)
+        elif self.pods_tell:
+            pod.read = (self.fence, self.number)
+            if pod.generation == self.fence:
+                pod.stage = Stage.READ_WRITE
+            elif pod.stage is Stage.READ_WRITE:
+                pod.stage, pod.progress = Stage.CREATION, 0
         elif pod.name in self.members or (pod.name in self.tokens and pod.generation >= self.fence):
             pod.stage = Stage.READ_WRITE
         if pod.stage >= Stage.READ_ONLY and pod.generation not in self.faults.lagging:
@@ -474,6 +499,7 @@ class World:
     def restart(self, name: str) -> None:
         pod = self.pods[name]
         pod.stage, pod.restarts, pod.progress, pod.told = Stage.CREATION, pod.restarts + 1, 0, False
+        pod.read = (0, 0)
         self.version += 1
         pod.uid = f"uid-{self.version}"
 

@@ -15,6 +15,8 @@ from pavane_operator.crds.base import Mark, marked
 from pavane_operator.crds.common import CommonSpec, VolumesSpec
 from pavane_operator.crds.descriptor import Definition
 from pavane_operator.crds.status import Status
+from pavane_operator.kinds.computecluster.render import left_of
+from pavane_operator.kinds.fenced import BOOTSTRAP_STEPS, STEPS
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
     REPAIR_ANNOTATION,
@@ -133,5 +135,16 @@ KIND = Kind(
     renderer=ModelRenderer(),
     promotion=_no_promotion,
 )
+
+
+class FencedRenderer(ModelRenderer):
+    """Its pods are told from whom they take the fence back."""
+
+    def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
+        return super().expected_state(resource, generation, bootstrap=bootstrap) or left_of(resource, generation)
+
+
+FENCED = replace(KIND, steps=STEPS, bootstrap_steps=BOOTSTRAP_STEPS, renderer=FencedRenderer())
+"""Pods take the fence when they are allowed to write, as those of a ComputeCluster do."""
 SERVING_EARLY = replace(KIND, steps=(PERMIT, EARLY))
 """The public Service leads to the next generation before that has the fence."""

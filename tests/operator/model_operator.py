@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from pavane.wire.stages import Stage
 from pavane_operator.crds.status import State, Step
+from pavane_operator.kinds.computecluster.promotion import told
 from pavane_operator.plan.clock import within_lag_since
 from pavane_operator.plan.model import (
     Action,
@@ -62,11 +63,12 @@ class Operator:
     def observe(self) -> Observed:
         world = self.world
         pods = tuple(self._pod(pod) for pod in world.pods.values())
+        seen = Observed(fresh=True, pods=pods)
         return Observed(
             fresh=True,
             children=world.children(),
             pods=pods,
-            facts=self._facts(),
+            facts=told(world.resource(), seen, {}, "works") if world.pods_tell else self._facts(),
             service_pods=world.ready_service_pods(),
             users=None if world.deleted_at is None or release_of(world.status) is not None else world.users,
             gates=self._ask(),
@@ -122,14 +124,16 @@ class Operator:
         )
         if pod.lost:
             blocked = (PodBlocker("StateLost", "the volume was empty"),)
+        holder, number = pod.read if world.pods_tell else (world.fence, world.fence)
         return StageView(
             stage=pod.stage,
             connected=stream is not None,
             asked=stream.asked if stream else None,
             progress=pod.progress,
             target=world.entries,
-            leads=pod.generation == world.fence,
-            fence=beyond or world.fence or None,
+            leads=pod.generation == holder,
+            done=pod.generation not in (0, holder) and pod.generation <= number and pod.stage < Stage.READ_ONLY,
+            fence=beyond or number or None,
             blockers=blocked,
             within_lag_since=stream.since if stream else None,
             first_write_ms=pod.generation * 1000 + 40 if pod.generation == world.fence else None,

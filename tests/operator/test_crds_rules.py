@@ -116,7 +116,6 @@ async def test_what_cannot_be_is_refused_with_its_field(cluster: Cluster, spec: 
 OTHERS: dict[str, dict[str, Any]] = {
     "coordinators": {"application": {"image": "i"}},
     "swimgroups": {},
-    "computeclusters": {"waltzClusterRef": {"name": "ledger"}, "partitions": {"ticks": 0, "views": 1}},
 }
 
 
@@ -126,6 +125,9 @@ async def test_a_kind_that_cannot_go_back_while_it_bakes_says_so(cluster: Cluste
     spec = {"metadata": {"raftClusterRef": {"name": "registry"}}, "rollout": {"bake": "10m"}}
     log = {"metadata": {"name": "log", "namespace": "default"}, "spec": spec}
     await cluster.create("waltzclusters.pavane.dev", log)
+    spec = {"waltzClusterRef": {"name": "log"}, "partitions": {"ticks": 0, "views": 1}, "rollout": {"bake": "10m"}}
+    views = {"metadata": {"name": "views", "namespace": "default"}, "spec": spec}
+    await cluster.create("computeclusters.pavane.dev", views)
     body = {"metadata": {"name": "one", "namespace": "default"}, "spec": OTHERS[plural]}
     assert "bake" not in (await cluster.create(f"{plural}.pavane.dev", body))["spec"]["rollout"]
     body = {"metadata": {"name": "two", "namespace": "default"}, "spec": {**OTHERS[plural], "rollout": {"bake": "1m"}}}

@@ -18,7 +18,7 @@ from pavane_operator.crds.base import (
 )
 from pavane_operator.crds.common import CommonSpec, ResourceRequirements
 from pavane_operator.crds.descriptor import Definition, column
-from pavane_operator.crds.rollout import LAG_MAX, CaughtUpSpec, RolloutSpec
+from pavane_operator.crds.rollout import LAG_MAX, BakedRollout, CaughtUpSpec
 from pavane_operator.crds.status import Status
 from pavane_operator.crds.values import Duration, Quantity
 
@@ -124,7 +124,7 @@ class ComputeCaughtUp(CaughtUpSpec):
     """How many ticks its views may lag behind."""
 
 
-class ComputeRollout(RolloutSpec):
+class ComputeRollout(BakedRollout):
     """How a new generation becomes the active one, and your decisions about the current attempt."""
 
     caught_up: ComputeCaughtUp = Field(default_factory=ComputeCaughtUp)

@@ -110,7 +110,7 @@ class RolloutSpec(Model):
         ),
     )
     """How long the old generation, with its pods and volumes, follows the new one, 1s to 24h: a spec that goes back to
-    it meanwhile takes one hand-over. Of RaftClusters and WaltzClusters."""
+    it meanwhile takes one hand-over. Of RaftClusters, WaltzClusters and ComputeClusters."""
     gates: list[GateSpec] = Field(
         default_factory=list,
         max_length=GATES_MAX_ITEMS,

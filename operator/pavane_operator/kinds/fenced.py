@@ -35,7 +35,11 @@ class FencedPromotion:
         """Judge what the pods say of their stages."""
         leading = [pod for pod in observed.pods if _leads(pod) and not pod.deleting]
         primary = max(leading, key=lambda pod: pod.generation, default=None)
-        return facts(resource, observed, self.own_status(resource, primary), self.working)
+        return self.told(resource, observed, self.own_status(resource, primary))
+
+    def told(self, resource: Resource, observed: Observed, own_status: dict[str, Any]) -> Facts:
+        """Return what the pods tell."""
+        return facts(resource, observed, own_status, self.working)
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
         """There is no step that the planner does not take itself."""
@@ -55,13 +59,18 @@ def facts(resource: Resource, observed: Observed, own_status: dict[str, Any], wo
     pods = [pod for pod in observed.pods if not pod.deleting]
     leading = {pod.generation for pod in pods if _leads(pod)}
     may_write = {pod.generation for pod in observed.pods if _may_write(pod)}
+    # Who took the right to write back sees in the store the greater number of the generation that it was taken from.
+    left, holder = max(((seen(pod), pod.generation) for pod in pods if _leads(pod) and _took_back(pod)), default=(0, 0))
+    may_write = {number for number in may_write if number > left or number == holder}
+    back = bool(active and coming and coming < active)
     allowed = coming is not None and any(pod.generation == coming for pod in pods if _may_write(pod))
     down = active and pods and not leading
     return Facts(
-        leads=coming is not None and coming in leading,
+        leads=coming is not None and coming in leading and (not back or left == active),
         safety=None,  # one writer and one volume: there is no majority to wait for
-        steps_done=frozenset({ALLOW_WRITES}) if allowed else frozenset(),
+        steps_done=frozenset({ALLOW_WRITES}) if allowed and (not back or left == active) else frozenset(),
         fence=max(may_write, default=None),
+        left=left or None,
         down=Problem("ActiveDown", _why_nobody(active, pods)) if active and down else None,
         members=frozenset(),
         exchange=None,
@@ -88,6 +97,15 @@ def _may_write(pod: Pod) -> bool:
 
 def _leads(pod: Pod) -> bool:
     return _may_write(pod) and pod.stage is not None and bool(pod.stage.leads)
+
+
+def seen(pod: Pod) -> int:
+    """The greatest number of a generation in the store, as far as the pod has told one."""
+    return (pod.stage.fence if pod.stage is not None else None) or 0
+
+
+def _took_back(pod: Pod) -> bool:
+    return seen(pod) > pod.generation
 
 
 def _writes(leading: set[int], working: str) -> OwnCondition:

@@ -225,6 +225,8 @@ class Facts:
     tells; elsewhere `removed` does."""
     removed: frozenset[str] = frozenset()
     """Pods that the store took out: they can come back on a new volume alone."""
+    undecided: bool = False
+    """Pods of two generations may write by their own word, and one of them has not read yet that it may not."""
     stops_last: str | None = None
     """The pod that a suspension stops after all others; None = any order."""
     exchange: Problem | None = Problem("NoQuorum", "the store has not been asked yet")

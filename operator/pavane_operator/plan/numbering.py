@@ -16,6 +16,8 @@ def rebuilt_status(view: ResourceView) -> Status | None:
     Numbers come from objects and fences, the state from which generation the public Service selects and who writes.
     `failed` and `history` are lost.
     """
+    if view.facts.undecided:
+        return None
     numbers = _generations_with_pods(view)
     fence = _reported_fence(view)
     active = view.selected if view.selected is not None else (fence or 0)

@@ -21,7 +21,7 @@ from pavane.compute.wire import CreateInstance, Failure, Rows, Token
 from pavane.dataflow import badrows
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.description import described
-from pavane.dataflow.entries import Data, decode
+from pavane.dataflow.entries import Data, Rank, decode
 from pavane.dataflow.evaluating import QueryError
 from pavane.dataflow.keeping import RETRY_S, Clocks, Place
 from pavane.dataflow.log import Log
@@ -100,6 +100,8 @@ class Controller:
         """How long nobody could write when it took over from another generation or controller."""
         self.allowed = asyncio.Event()
         """It may write, as soon as its views are near to the present."""
+        self.leaves = 0
+        """The later generation from which it may take the right to write back."""
         self.leads = False
 
     @property
@@ -181,9 +183,9 @@ class Controller:
         failures = self._failures()
         return [each for id_, each in self._core.collections.items() if id_ not in failures]
 
-    async def written_by(self) -> int:
-        """Return the generation that has the right to write, 0 while nobody ever had."""
-        return (await self._ticks().rank()).generation
+    async def rank(self) -> Rank:
+        """Return who has the right to write."""
+        return await self._ticks().rank()
 
     async def run(self, moved: Callable[[Controller], None], trouble: Callable[[str], None]) -> None:
         """Keep the views, through outages of log and replicas. `moved` is called after each turn, `trouble` with what
@@ -274,20 +276,19 @@ class Controller:
         """Fence the tick log and let the replicas write, once nobody has to wait for them."""
         begun = self._clocks.steady_s()
         former = await ticks.rank()
-        if former.generation > self._generation:
-            raise Fenced(f"generation {former.generation} mints ticks")
-        own = former.generation == self._generation
-        if former.generation and not own and not self._near():
+        rank = former.successor(self._generation, self.leaves)
+        if rank is None:
+            raise Fenced(f"generation {former.writer} mints ticks")
+        if former.writer not in (0, self._generation) and not self._near():
             return
-        token = Token(self._generation, former.epoch + 1 if own else 1)
-        await ticks.fence((token.generation, token.epoch))
+        await ticks.fence(rank.token)
         await ticks.mint()
         await self._read_on(ticks)
         # A tick before the one that the former leader minted last is never taken for the present.
         self._links.carry_out(self._core.tick(self._tick, self._tick))
         self._position = await self._log.hwm(self._place.views) + 1
         self._unfenced, self._fencing = {view.name for view in self._ids}, former.generation > 0
-        self._links.carry_out(self._core.allow_writes(token))
+        self._links.carry_out(self._core.allow_writes(Token(rank.generation, rank.epoch)))
         self._taking = _Taking(self._tick, begun if former.generation else None)
         self.leads = True
 

@@ -11,17 +11,46 @@ CHAIN_HEADER = 0x50564348
 """Transaction header of all entries: "PVCH". Applications number their own records from 0."""
 
 
+Token = tuple[int, ...]
+"""Of a writer: generation, epoch, and `back` if it is not 0 (`Rank`)."""
+
+
 class EntryError(Exception):
     """A transaction that claims to be an entry and is none; the chain cannot be trusted from there on."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rank:
-    """Who writes: generation, epoch, version of the view; compared left to right."""
+    """Who writes, compared left to right: it never falls. `generation` is the greatest that ever wrote; the one that
+    writes is `back` below it, because it took the right to write back."""
 
     generation: int = 0
     epoch: int = 0
+    back: int = 0
     version: int = 0
+
+    @property
+    def writer(self) -> int:
+        """The generation that has the right to write; 0 = none ever had."""
+        return self.generation - self.back
+
+    @property
+    def token(self) -> Token:
+        """Without the version."""
+        return self.generation, self.epoch, self.back
+
+    def has_passed(self, generation: int) -> bool:
+        """Whether the right to write went from this generation to another one."""
+        return generation <= self.generation and generation != self.writer
+
+    def successor(self, generation: int, leaves: int = 0) -> Rank | None:
+        """Return the rank with which a generation writes next, None where it may not: it was superseded, and not by
+        the one from which it may take the right to write back, `leaves`."""
+        if generation > self.generation:
+            return Rank(generation, 1)
+        if generation == self.writer or self.writer == self.generation == leaves:
+            return Rank(self.generation, self.epoch + 1, self.generation - generation)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +133,8 @@ def encode(entry: Entry) -> bytes:
     head["chain"] = entry.chain
     if not isinstance(entry, Data):
         head["token"] = [entry.rank.generation, entry.rank.epoch]
+        if entry.rank.back:
+            head["back"] = entry.rank.back
         head["version"] = entry.rank.version
     rows = entry.rows if isinstance(entry, Batch | Data) else b""
     return json.dumps(head, sort_keys=True, separators=(",", ":")).encode() + b"\n" + rows
@@ -119,7 +150,8 @@ def decode(header: int, data: bytes) -> Entry | None:
         chain = str(head["chain"])
         if head["kind"] == "data":
             return Data(chain, str(head["id"]), int(head["chunk"]), rows)
-        rank = Rank(int(head["token"][0]), int(head["token"][1]), int(head.get("version", 0)))
+        back, version = int(head.get("back", 0)), int(head.get("version", 0))
+        rank = Rank(int(head["token"][0]), int(head["token"][1]), back, version)
         match head["kind"]:
             case "create":
                 columns = tuple((str(n), str(t)) for n, t in head["columns"])

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pavane.dataflow.entries import Rank
 from pavane.dataflow.log import Log
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script, SqlView
 from pavane.dataflow.runner import ViewRunner
@@ -50,7 +51,7 @@ class Clocks:
 class Keeper:
     """Keeps the views of some scripts up to date until it is cancelled or fenced by a later one.
 
-    `generation` is the first half of its token; 0 = that of the one before it. After a failure of the engine or the log
+    `generation` is the one it writes for; 0 = that of the one before it. After a failure of the engine or the log
     all is made anew, and the views are built again; the chains do not notice.
     """
 
@@ -73,9 +74,11 @@ class Keeper:
         self._clocks = clocks
         self._generation = generation
         self._failures: deque[float] = deque(maxlen=ENGINE_FAILURES_MAX)
-        self._token: tuple[int, int] | None = None
+        self._rank: Rank | None = None
         self.allowed = asyncio.Event()
         """It may write."""
+        self.leaves = 0
+        """The later generation from which it may take the right to write back."""
         self.leads = False
         self.took_over_s: float | None = None
         """How long nobody could write when it took over from another one."""
@@ -84,9 +87,9 @@ class Keeper:
         self.runner: ViewRunner | None = None
         """None until the chains were read."""
 
-    async def written_by(self) -> int:
-        """Return the generation that has the right to write, 0 while nobody ever had."""
-        return (await self._ticks().rank()).generation
+    async def rank(self) -> Rank:
+        """Return who has the right to write."""
+        return await self._ticks().rank()
 
     async def run(self, moved: Callable[[ViewRunner], None], trouble: Callable[[str], None]) -> None:
         """Keep the views, through outages of the log. `moved` is called after each step, `trouble` before each new try.
@@ -156,14 +159,12 @@ class Keeper:
         """Stop every smaller token for good, in the tick log and the chains. Raises `Fenced` if there is a greater."""
         begun = self._clocks.steady_s()
         former = await ticks.rank()
-        before = former.generation
-        if self._token is None:
-            generation = self._generation or max(before, 1)
-            if before > generation:
-                raise Fenced(f"generation {before} mints ticks")
-            self._token = generation, former.epoch + 1 if before == generation else 1
-        await ticks.fence(self._token)
-        await runner.allow(self._token)
+        if self._rank is None:
+            self._rank = former.successor(self._generation or max(former.writer, 1), self.leaves)
+            if self._rank is None:
+                raise Fenced(f"generation {former.writer} mints ticks")
+        await ticks.fence(self._rank.token)
+        await runner.allow(self._rank.token)
         self.leads = True
-        if before > 0:
+        if former.generation:
             self.took_over_s = self._clocks.steady_s() - begun

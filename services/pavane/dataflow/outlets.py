@@ -143,7 +143,7 @@ class Outlet:
         if self.chain is not None:
             self.chain.desire(updates, upper)
 
-    async def allow(self, token: tuple[int, int]) -> None:
+    async def allow(self, token: tuple[int, ...]) -> None:
         """See `Sink`."""
         if self.chain is not None:
             await self.chain.allow(token)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from pavane.dataflow.entries import Token
+
 if TYPE_CHECKING:  # Who only checks scripts needs no PyArrow.
     import pyarrow as pa
 
@@ -203,8 +205,8 @@ class TickLog(Protocol):
     async def read_on(self) -> Sequence[Binding]:
         """Return the bindings that came since the last call, in order; empty when there are none."""
 
-    async def fence(self, token: tuple[int, int]) -> None:
-        """Take the right to mint for (generation, epoch). Raises `Fenced`."""
+    async def fence(self, token: Token) -> None:
+        """Take the right to mint for a token. Raises `Fenced`."""
 
     async def mint(self) -> None:
         """Append the next tick if a high-water mark moved, and the first one. Raises `Fenced`."""
@@ -235,7 +237,7 @@ class Sink(Protocol):
     def desire(self, updates: pa.Table, upper: int) -> None:
         """What the view is, up to a tick; also while nothing may be written."""
 
-    async def allow(self, token: tuple[int, int]) -> None:
+    async def allow(self, token: Token) -> None:
         """Append the fence of this writer, unless the chain's rank is its own already. Raises `Fenced`."""
 
     async def advance(self, *, at_once: bool = False) -> int:

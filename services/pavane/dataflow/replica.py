@@ -262,13 +262,14 @@ class ReplicaEngine:
     async def _allow(self, flow: _Dataflow) -> None:
         for id_, token in list(flow.tokens.items()):
             if flow.allowed.get(id_) != token:
-                await flow.outlets[flow.exports[id_][0]].allow((token.generation, token.epoch))
+                back = token.generation - self.core.generation
+                await flow.outlets[flow.exports[id_][0]].allow((token.generation, token.epoch, back))
                 flow.allowed[id_] = token
 
     def _fenced(self, flow: _Dataflow) -> None:
-        """A later generation ends the process; a later controller of this one will say its token soon."""
+        """Another generation ends the process; a later controller of this one will say its token soon."""
         rank = max(outlet.chain.rank for outlet in flow.outlets.values() if outlet.chain is not None)
-        self._tell(self.core.fenced(Token(rank.generation, rank.epoch)))
+        self._tell(self.core.fenced(Token(rank.writer, rank.epoch)))
 
     def _report(self, flow: _Dataflow) -> None:
         assert flow.runner is not None  # noqa: S101 - it has just made a step

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pavane.dataflow.entries import Token
 from pavane.dataflow.ports import (
     TIME,
     Binding,
@@ -38,9 +39,6 @@ HYDRATION_TRANSACTIONS = 5000
 """Of a partition in one step while a view is built from the log, unless the source adds its rows up."""
 TOGETHER_TICKS = 100
 """Views whose chains end so near to each other begin at one tick: then the log is read and decoded once for all."""
-
-Token = tuple[int, int]
-"""Generation and epoch of a writer, compared left to right."""
 
 
 @dataclass(slots=True)

@@ -113,8 +113,8 @@ class ChainSink:
         self._corrections.desire(updates)
         self._desired = upper
 
-    async def allow(self, token: tuple[int, int]) -> None:
-        """Write from now on as (generation, epoch). Raises `Fenced` if somebody with a greater token does."""
+    async def allow(self, token: tuple[int, ...]) -> None:
+        """Write from now on by this token. Raises `Fenced` if somebody with a greater token does."""
         own = Rank(*token)
         self._own = None  # another writer of this token may have fenced what our former token wrote
         await self._read_on()
@@ -180,7 +180,7 @@ class ChainSink:
 
     def _fenced(self) -> Fenced:
         rank = self._chain.rank
-        return Fenced(f"generation {rank.generation}, epoch {rank.epoch} writes the view {self._view.name}")
+        return Fenced(f"generation {rank.writer}, epoch {rank.epoch} writes the view {self._view.name}")
 
 
 def _listed(columns: tuple[tuple[str, str], ...]) -> str:

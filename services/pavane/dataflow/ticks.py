@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from types import UnionType
 
-from pavane.dataflow.entries import CHAIN_HEADER, Fence, Minted, Rank, decode, encode
+from pavane.dataflow.entries import CHAIN_HEADER, Fence, Minted, Rank, Token, decode, encode
 from pavane.dataflow.log import Log, Transaction
 from pavane.dataflow.ports import Binding, Fenced
 from pavane.waltz.errors import Conflict, OutcomeUnknown
@@ -85,8 +85,8 @@ class Ticks:
                 return self._last.tick
             await asyncio.sleep(POLL_S)
 
-    async def fence(self, token: tuple[int, int]) -> None:
-        """Take the right to mint for (generation, epoch). Raises `Fenced` if somebody with a greater token has it."""
+    async def fence(self, token: Token) -> None:
+        """Take the right to mint for a token. Raises `Fenced` if somebody with a greater token has it."""
         own = Rank(*token)
         await self._read(await self._log.hwm(self._partition) + 1)
         while self._rank != own:
@@ -119,7 +119,7 @@ class Ticks:
 
     def _check(self, own: Rank) -> None:
         if self._rank > own:
-            raise Fenced(f"generation {self._rank.generation}, epoch {self._rank.epoch} mints ticks")
+            raise Fenced(f"generation {self._rank.writer}, epoch {self._rank.epoch} mints ticks")
 
     async def _append(self, entry: Fence | Minted) -> None:
         """Append an entry if nobody did meanwhile; either way read on, for only what was read counts."""

@@ -5,6 +5,7 @@ greatest token in the partition of ticks. The pod of the next generation builds 
 from the moment on at which its own token stands there. Specified in docs/specs/compute.md 11.
 """
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -61,7 +62,7 @@ class OwnViews(Kept[Keeper]):
         if not self.fenced:
             blockers += tuple(Blocker("ViewFailed", f"{each.view.name}: {each.failure}") for each in failed)
         if keeper is None or runner is None:
-            return RoleReport(blockers=blockers, done=self.fenced)
+            return RoleReport(blockers=blockers, done=self.fenced, fence=self._fence)
         return RoleReport(
             progress=runner.reached,
             target=max(runner.tick, runner.reached),
@@ -69,6 +70,7 @@ class OwnViews(Kept[Keeper]):
             leads=keeper.leads,
             done=self.fenced,
             write_gap_ms=milliseconds(keeper.took_over_s),
+            fence=self._fence,
         )
 
     def views(self) -> dict[str, Any]:
@@ -123,7 +125,7 @@ class LedViews(Kept[Controller]):
         """See `Kept`."""
         controller = self.keeping
         if controller is None:
-            return RoleReport(blockers=self._blockers(), done=self.fenced)
+            return RoleReport(blockers=self._blockers(), done=self.fenced, fence=self._fence)
         blockers = self._blockers()
         if controller.leads and controller.missing:
             blockers += (Blocker("ReplicaMissing", self._missing()),)
@@ -136,6 +138,7 @@ class LedViews(Kept[Controller]):
             leads=controller.writes,
             done=self.fenced,
             write_gap_ms=milliseconds(controller.took_over_s),
+            fence=self._fence,
         )
 
     def views(self) -> dict[str, Any]:
@@ -196,26 +199,30 @@ class ComputePod(StagedPod[Kept[Any]]):
 
     async def _run(self) -> None:
         try:
-            await self._role.run()
+            while True:
+                await self._role.run()
+                if self._stage is not None:
+                    await self._stage.begin_anew("another generation writes the views")
+                await self._rest_fenced(self._stage)  # until it is to follow
         except (EngineError, EntryError, WaltzError) as error:
             self._process.exit(EXIT_FAILED, str(error))
         except OSError as error:
             self._process.exit(EXIT_FAILED, f"{error.filename}: {error.strerror}")
-        else:
-            await self._rest_fenced()
 
     async def _look(self, stage: StageServer) -> None:
         kept = self._role
-        if kept.allowed.is_set():
+        told = kept.allowed.is_set() and (not kept.leads or kept.rank.writer == kept.generation)
+        if kept.keeping is None or told:
             return
-        try:
-            fence = await kept.keeping.written_by() if kept.keeping is not None else 0
-        except WaltzError:
-            fence = 0
-        if fence > kept.generation and not kept.following.is_set():
-            await self._rest_fenced()
-        if fence == kept.generation and stage.stage < Stage.READ_WRITE:
-            await stage.walk()
+        with contextlib.suppress(WaltzError):
+            kept.rank = await kept.keeping.rank()
+            if kept.allowed.is_set():
+                return
+            if kept.rank.has_passed(kept.generation) and not kept.following.is_set():
+                await self._rest_fenced(stage)
+                kept.fenced = False
+            elif kept.rank.writer == kept.generation and stage.stage < Stage.READ_WRITE:
+                await stage.walk()
 
     def _unready(self, stage: Stage) -> str | None:
         return self._role.unready()

@@ -7,7 +7,7 @@ files of the pod; without them one that starts again builds the views from the l
 import asyncio
 from typing import Any
 
-from pavane.compute.core.replica import EXIT_FENCED, ReplicaCore
+from pavane.compute.core.replica import ReplicaCore
 from pavane.dataflow.keeping import Place
 from pavane.dataflow.replica import ReplicaEngine
 from pavane.dataflow.ticks import Ticks
@@ -34,6 +34,7 @@ class ReplicaPod:
         self._certificates = certificates_of(settings, process)
         self._engine: ReplicaEngine | None = None
         self._fault = "the log was not reached yet"
+        self._rests = False
         self._ops = OpsServer(
             host=settings.pod_ip,
             live=lambda: None,  # what ends the engine ends the process
@@ -55,8 +56,8 @@ class ReplicaPod:
         while True:
             try:
                 async with log_of(self._settings) as log:
-                    if await self._superseded(log):
-                        await self._rest()
+                    if await self._superseded(log) and not self._rests:
+                        self._process.spawn(self._rest(), name="fence")
                     await self._serve(log)
             except Trimmed as error:  # its controller names it (`Kept`)
                 self._fault = str(error)
@@ -69,9 +70,9 @@ class ReplicaPod:
                 await asyncio.sleep(AGAIN_S)
 
     async def _superseded(self, log: Waltz) -> bool:
-        """Whether a later generation writes, so that no controller will come."""
+        """Whether another generation took over, so that a controller comes only if this one is to follow."""
         rank = await Ticks(log, self._config.ticks, (), make_clocks().now_ms).rank()
-        return rank.generation > self._settings.generation
+        return rank.has_passed(self._settings.generation)
 
     async def _serve(self, log: Waltz) -> None:
         place, interval_s = Place(self._config.ticks, self._config.views), self._config.interval_ms / 1000
@@ -79,26 +80,23 @@ class ReplicaPod:
         self._engine = ReplicaEngine(self._core, log, place, self._make_engine, interval_s, make_clocks(), tracing)
         self._fault = ""
         await self._engine.serve(
-            self._exit,
+            self._process.exit,  # fenced, too: whatever is to follow begins anew
             host=self._settings.pod_ip,
             port=REPLICA_PORT,
             listening=lambda _: None,
             certificates=self._certificates,
         )
 
-    def _exit(self, code: int, reason: str) -> None:
-        if code == EXIT_FENCED:
-            self._process.spawn(self._rest(), name="fence")
-        else:
-            self._process.exit(code, reason)
-
     async def _rest(self) -> None:
-        self._fault = "fenced by a later generation"
-        await rest_fenced(self._process, self._settings.generation)
+        self._rests = True
+        await rest_fenced(self._process, self._settings.generation, lambda: self._core.stage >= Stage.READ_ONLY)
+        self._rests = False
 
     def _ready_fault(self) -> str | None:
         if self._process.ending:
             return "the pod stops"
+        if self._rests:
+            return "fenced by another generation"
         if self._fault:
             return self._fault
         blocker = next((each for each in self._core.blockers if not each.info), None)

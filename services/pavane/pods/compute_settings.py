@@ -16,6 +16,8 @@ from pavane.runtime.names import bracketed
 from pavane.runtime.settings import SettingsError
 
 SCRIPTS_MAX = 32
+LEFT = "left"
+"""Live setting of a pod that takes the right to write back: from which generation (docs/specs/compute.md 11.2)."""
 REPLICA_PORT = 7072
 """Where a replica listens for its controller."""
 

@@ -12,12 +12,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pavane.compute.wire import Blocker, Token
 from pavane.dataflow.duckstate import Files
+from pavane.dataflow.entries import Rank
 from pavane.dataflow.keeping import Clocks, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Engine as SqlEngine
 from pavane.dataflow.ports import Fenced
 from pavane.pods import consumers
-from pavane.pods.compute_settings import ComputeConfig, ComputeSettings, Engine
+from pavane.pods.compute_settings import LEFT, ComputeConfig, ComputeSettings, Engine
 from pavane.pods.staged import PodRole
 from pavane.runtime.certificates import client_of
 from pavane.runtime.settings import SettingsError
@@ -40,9 +41,10 @@ class Keeping(Protocol):
 
     allowed: asyncio.Event
     leads: bool
+    leaves: int
 
-    async def written_by(self) -> int:
-        """Return the generation that has the right to write, 0 while nobody ever had."""
+    async def rank(self) -> Rank:
+        """Return who has the right to write."""
 
     async def run(self, moved: Callable[[Any], None], trouble: Callable[[str], None]) -> None:
         """Keep the views until somebody else writes: `Fenced`."""
@@ -56,6 +58,7 @@ class Kept(PodRole, Generic[K]):
 
     kind = "computecluster"
     unit = "ticks"
+    live_settings = frozenset({LEFT})
 
     def __init__(self, settings: ComputeSettings, config: ComputeConfig) -> None:
         super().__init__(settings.generation)
@@ -63,13 +66,21 @@ class Kept(PodRole, Generic[K]):
         self.keeping: K | None = None
         self.allowed = asyncio.Event()
         self.following = asyncio.Event()
-        """It builds its views beside an older generation."""
+        """It builds its views beside another generation."""
+        self.rank = Rank()
+        """Who has the right to write, as far as it was read in the log."""
+        self.leaves = 0
+        """The later generation from which it may take the right to write back; 0 = none."""
         self._settings = settings
         self._scripts = config.parsed()
         self._place = Place(config.ticks, config.views)
         self._interval_s = config.interval_ms / 1000
         self._begins: dict[int, int] = {}
         """With which transaction a partition begins whose first ones are trimmed."""
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """The operator says that the right to write goes back from a later generation."""
+        self.leaves = int(settings[LEFT])
 
     async def read_only(self) -> None:
         """Build the views while another generation writes them."""
@@ -81,7 +92,9 @@ class Kept(PodRole, Generic[K]):
         return True
 
     async def run(self) -> None:
-        """Keep the views until a later generation writes. Raises ``EngineError``, ``EntryError``, ``OSError``."""
+        """Keep the views until somebody else writes them; again, once it is led again. Raises ``EngineError``,
+        ``EntryError``, ``OSError``."""
+        self.fenced = False
         while not self.fenced:
             try:
                 await self._connected()
@@ -96,6 +109,8 @@ class Kept(PodRole, Generic[K]):
                 await asyncio.sleep(AGAIN_S)
             except Fenced:
                 self.fenced = True
+                self.allowed.clear()
+                self.following.clear()
             finally:
                 self.keeping = None
 
@@ -119,6 +134,7 @@ class Kept(PodRole, Generic[K]):
                 try:
                     await asyncio.wait({running, permission}, return_when=asyncio.FIRST_COMPLETED)
                     if permission.done():
+                        keeping.leaves = self.leaves
                         keeping.allowed.set()
                     await running
                 finally:
@@ -196,6 +212,10 @@ class Kept(PodRole, Generic[K]):
         if self.allowed.is_set() and not self.leads:
             return "the views are not written yet"
         return None
+
+    @property
+    def _fence(self) -> Token | None:
+        return Token(self.rank.generation, self.rank.epoch) if self.rank.generation else None
 
     def _blockers(self) -> tuple[Blocker, ...]:
         if self.fenced:

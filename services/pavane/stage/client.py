@@ -88,6 +88,7 @@ class StageStream:
         self._change = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
         self._led_up = False
+        self._told: dict[str, str] = {}
         self._attributes = {
             RPC_SYSTEM_NAME: RpcSystemNameValues.GRPC.value,
             RPC_METHOD: RPC_NAME,
@@ -124,12 +125,13 @@ class StageStream:
         """Send the expected state and InitializationComplete; return the report of a pod that is ReadOnly or beyond.
 
         ``configuration`` holds live settings and, in a bootstrap, ``bootstrap`` and ``initial`` (raft 8.4). The state
-        is told once per stream: a second call only waits.
+        is told once per stream: a second call tells other settings than the last one, and waits.
         """
+        if configuration and configuration != self._told:
+            self._told = dict(configuration)
+            await self._send(UpdateConfiguration(self._told))
         if not self._led_up:
             self._led_up = True
-            if configuration:
-                await self._send(UpdateConfiguration(dict(configuration)))
             await self._send(InitializationComplete())
         return await self._within(self.wait_for(lambda report: report.stage >= Stage.READ_ONLY))
 

@@ -142,6 +142,11 @@ class StageCore(StreamsCore[_Stream]):
         )
         return (*walk, AllowWrites(token)) if to_read_write else walk
 
+    def begin_anew(self, why: str) -> tuple[Effect, ...]:
+        """Begin with Creation, as a process that starts; streams end, for they know of a stage beyond it."""
+        self.stage, self.token = Stage.CREATION, None
+        return (*(self._end(stream, "UNAVAILABLE", why) for stream in list(self._streams) if stream != OWN), Report())
+
     def entered(self, stage: Stage, token: Token | None = None) -> tuple[Effect, ...]:
         """Note that the role has entered ``stage``, with ``token`` durable on its volume when it is ReadWrite."""
         if stage <= self.stage:

@@ -12,7 +12,8 @@ class RoleReport:
     """What a role says about itself; stage, generation and token are added by the server.
 
     ``progress`` and ``target`` are in the kind's unit (docs/specs/compute.md 6), the write times are Unix times in
-    milliseconds, 0 = none; ``write_gap_ms`` is for roles that take the right to write part by part.
+    milliseconds, 0 = none; ``write_gap_ms`` is for roles that take the right to write part by part. ``fence`` is the
+    greatest token in the store, told by a role that reads it there.
     """
 
     progress: int = 0
@@ -23,6 +24,7 @@ class RoleReport:
     first_write_ms: int = 0
     last_write_ms: int = 0
     write_gap_ms: int = 0
+    fence: Token | None = None
 
 
 class Role(Protocol):

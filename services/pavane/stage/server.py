@@ -78,7 +78,7 @@ class StageServer(StreamServer):
         return StageReport(
             stage=self._core.stage,
             generation=self._core.generation,
-            fence_seen=self._core.token,
+            fence_seen=role.fence or self._core.token,
             progress=role.progress,
             target=role.target,
             unit=self._role.unit,
@@ -107,6 +107,11 @@ class StageServer(StreamServer):
         async with self._turn:
             for command in self._core.own_walk(to_read_write=to_read_write):
                 await self._carry_out_all(self._core.receive(OWN, command))
+
+    async def begin_anew(self, why: str) -> None:
+        """Begin with Creation again: the store has taken the right to write from this pod (operator 2.7)."""
+        async with self._turn:
+            await self._carry_out_all(self._core.begin_anew(why))
 
     async def _carry_out(self, effect: Effect) -> None:
         match effect:

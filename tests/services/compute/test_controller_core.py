@@ -291,7 +291,7 @@ def test_nothing_is_allowed_to_write_before_the_token_and_then_view_by_view() ->
     c.note(c.core.create(index()))
     assert not [command for command in c.sent() if isinstance(command, AllowWrites)]
     with pytest.raises(LocalProtocolError):
-        c.core.allow_writes(Token(4, 7))
+        c.core.allow_writes(Token(2, 7))
     c.note(c.core.allow_writes(token))
     c.note(c.core.create(sink("u4", MaterializedView("c4"))))
     assert [command for command in c.sent() if isinstance(command, AllowWrites)] == [

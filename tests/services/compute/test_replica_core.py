@@ -249,12 +249,12 @@ def test_the_uuid_of_an_open_peek_is_a_violation() -> None:
     assert replica.ended == ["FAILED_PRECONDITION"]
 
 
-def test_a_token_of_another_generation_is_a_violation() -> None:
+def test_a_token_of_a_former_generation_is_a_violation() -> None:
     for complete in (False, True):
         replica = Replica()
         replica.begin(complete=complete)
         replica.effects.clear()
-        replica.send(AllowWrites(Token(GENERATION + 1, 1)))
+        replica.send(AllowWrites(Token(GENERATION - 1, 1)))
         assert replica.ended == ["FAILED_PRECONDITION"]
 
 

@@ -280,7 +280,7 @@ async def test_a_later_generation_builds_beside_and_takes_over_at_its_fence() ->
             await reached(old, 1)
             row(1)
             await reached(new, 2)
-            assert (old.leads, new.leads, await new.written_by()) == (True, False, 1)
+            assert (old.leads, new.leads, (await new.rank()).writer) == (True, False, 1)
             before = len(log.partitions[HOME])
             row(2)
             await reached(new, 3)
@@ -293,7 +293,7 @@ async def test_a_later_generation_builds_beside_and_takes_over_at_its_fence() ->
             # who takes over mints a tick at once: it has the row, or the next one has
             tick = await Ticks(log, TICKS_PARTITION, [DATA], clocks.now_ms).including(DATA, 3)
             await reached(new, tick)
-            assert (new.leads, await new.written_by()) == (True, 2)
+            assert (new.leads, (await new.rank()).writer) == (True, 2)
             assert new.took_over_s is not None
             assert len(log.partitions[HOME]) > before
             views = Views(log, HOME)

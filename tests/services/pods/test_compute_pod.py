@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from pavane.compute.core.replica import ReplicaCore
+from pavane.compute.transport import STAGE_PORT
+from pavane.compute.wire import Epoch, StageReport, Token
 from pavane.dataflow.duckstate import Files
 from pavane.dataflow.keeping import Place
 from pavane.dataflow.plain import PlainEngine
@@ -25,6 +27,7 @@ from pavane.pods.compute_replica import ReplicaPod
 from pavane.pods.compute_settings import REPLICA_PORT, ComputeConfig, ComputeSettings
 from pavane.pods.computing import Kept, make_clocks
 from pavane.runtime.process import Process
+from pavane.stage.client import StageStream
 from pavane.waltz.aio.archive import Archive
 from pavane.waltz.client import Rejected, Waltz
 from pavane.waltz.core.retention import Policy
@@ -244,6 +247,97 @@ async def test_a_pod_that_was_killed_behind_its_first_fence_writes_without_an_op
                 finally:
                     await pod.stop()
                     await process.cancel_tasks()
+
+
+@asynccontextmanager
+async def pod_of(folder: Path, generation: int, address: str) -> AsyncIterator[ComputePod]:
+    """A pod that computes the views itself."""
+    process = Process()
+    config = ComputeConfig(scripts={"totals": SCRIPT}, ticks=1, views=2, interval_ms=20)
+    made = ComputePod(settings_of(folder, generation, address), config, process)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+        await process.cancel_tasks()
+
+
+class Lead:
+    """Leads pods as the operator does, each stream with a greater epoch."""
+
+    def __init__(self) -> None:
+        self._epochs = 0
+
+    @asynccontextmanager
+    async def stream(self, generation: int, address: str) -> AsyncIterator[StageStream]:
+        self._epochs += 1
+        made = StageStream(
+            f"{address}:{STAGE_PORT}", epoch=Epoch(1, self._epochs), kind="computecluster", generation=generation
+        )
+        async with made:
+            yield made
+
+    async def to_read_only(self, generation: int, address: str) -> None:
+        """Lead a pod that has begun anew to where it follows."""
+        async with asyncio.timeout(WAIT_S), self.stream(generation, address) as stream:
+            await stream.lead_up()
+            await stream.wait_for(lambda report: not report.blockers and not report.done and report.progress > 0)
+
+    async def to_read_write(self, generation: int, address: str, **told: str) -> StageReport:
+        async with asyncio.timeout(WAIT_S), self.stream(generation, address) as stream:
+            await stream.lead_up(told)
+            await stream.wait_for(lambda report: not report.blockers)
+            await stream.allow_writes(Token(generation, 1))
+            return await stream.wait_for(lambda report: report.leads and report.fence_seen is not None)
+
+
+async def test_a_generation_that_was_left_follows_and_takes_the_right_to_write_back(tmp_path: Path) -> None:
+    lead = Lead()
+
+    async def row(client: Waltz, cents: int) -> None:
+        txid = await client.append(0, b'{"id": 1, "cents": %d}' % cents)
+        tick = await Ticks(client, 1, (0,), lambda: 0).including(0, txid)
+        await views.read_on({"total": tick + 1})
+
+    with claimed_address() as old, claimed_address() as new:
+        async with running_log(tmp_path / "log", partitions=3, nodes=3) as log:
+            await log.settled()
+            (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
+            async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client, pod_of(tmp_path, 2, new) as second:
+                views = Views(client, 2)
+                async with pod_of(tmp_path, 1, old) as first:
+                    await lead.to_read_write(1, old)
+                    await row(client, 1)
+                    assert (await lead.to_read_write(2, new)).fence_seen == Token(2, 1)
+                    await eventually(lambda: first._stage_json()["stage"] == Stage.CREATION.title, WAIT_S)
+                    assert first._ready_fault() == "fenced by a later generation"
+                    await lead.to_read_only(1, old)
+                    assert first._ready_fault() is None
+                    assert first._stage_json()["fence"] == 2
+                async with pod_of(tmp_path, 1, old) as first:  # it restarts
+                    await lead.to_read_only(1, old)
+                    await row(client, 10)
+                    await eventually(lambda: first._role.report().progress >= second._role.report().progress, WAIT_S)
+                    # A permission of before is none to take the right to write back.
+                    async with lead.stream(1, old) as stream:
+                        await stream.lead_up()
+                        await stream.allow_writes(Token(1, 1))
+                        await eventually(lambda: stream.closed is not None, WAIT_S)
+                    assert second._role.leads
+                    await lead.to_read_only(1, old)
+                    back = await lead.to_read_write(1, old, left="2")
+                    assert back.fence_seen == Token(2, 2)
+                    assert back.write_gap_ms > 0
+                    await eventually(lambda: second._stage_json()["done"], WAIT_S)
+                    await row(client, 100)
+                    assert views.query("SELECT total FROM total")[1].to_pylist() == [{"total": 111}]
+                async with pod_of(tmp_path, 1, old) as first:
+                    # Nobody leads it: it finds in the log that the right to write is its own.
+                    await eventually(lambda: first._stage_json()["leads"], WAIT_S)
+                    assert first._stage_json()["fence"] == 2
+                    await row(client, 1000)
+                    assert views.query("SELECT total FROM total")[1].to_pylist() == [{"total": 1111}]
 
 
 OTHER = """

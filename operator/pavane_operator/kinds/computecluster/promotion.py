@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from pavane.pods import consumers
+from pavane.wire.stages import Stage
 from pavane_operator.crds.computecluster import ComputeClusterSpec
+from pavane_operator.crds.status import State
 from pavane_operator.kinds.computecluster.names import REPLICAS
 from pavane_operator.kinds.computecluster.scripts import faults
-from pavane_operator.kinds.fenced import FencedPromotion
+from pavane_operator.kinds.fenced import FencedPromotion, facts
 from pavane_operator.kinds.waltz.leaving import forget
 from pavane_operator.plan.children import STATEFUL_SET, find, pods_of_sets
-from pavane_operator.plan.model import Facts, Manifest, Observed, OwnCondition, Pod, Resource
+from pavane_operator.plan.model import Facts, Manifest, Observed, OwnCondition, Pod, Problem, Resource
 
 
 class ComputePromotion(FencedPromotion):
@@ -36,12 +38,46 @@ class ComputePromotion(FencedPromotion):
         found = await super().observe(resource, observed)
         return replace(found, conditions=(*found.conditions, *_replicated(resource, observed)))
 
+    def told(self, resource: Resource, observed: Observed, own_status: dict[str, Any]) -> Facts:
+        """See `told`."""
+        return told(resource, observed, own_status, self.working)
+
+
+def told(resource: Resource, observed: Observed, own_status: dict[str, Any], working: str) -> Facts:
+    """What the pods tell of the log, also of a way back."""
+    found = facts(resource, observed, own_status, working)
+    if resource.status is not None and resource.status.rollout is not None:
+        return replace(found, safety=_unread(resource, observed))
+    stages = ((pod.generation, pod.stage) for pod in observed.pods if pod.stage is not None and pod.stage.connected)
+    writing = {generation for generation, stage in stages if stage.stage is Stage.READ_WRITE}
+    return replace(found, removed=_left(observed), undecided=len(writing) > 1 and found.left is None)
+
 
 async def leave(resource: Resource, observed: Observed) -> None:
     """Let the log no longer wait for it. Raises `WaltzError`."""
     spec = resource.spec
     assert isinstance(spec, ComputeClusterSpec)  # noqa: S101 - parsed by the kind's model
     await forget(observed, spec.waltz_cluster_ref.name, consumers.of_views(resource.name))
+
+
+def _left(observed: Observed) -> frozenset[str]:
+    """Pods that are fenced though the log holds no greater number than theirs: the right to write went back."""
+    told = ((pod, pod.stage) for pod in observed.pods if pod.stage is not None)
+    return frozenset(pod.name for pod, stage in told if stage.done and stage.fence == pod.generation)
+
+
+def _unread(resource: Resource, observed: Observed) -> Problem | None:
+    """Why the right to write cannot go back yet: the former pod must know that it has lost it, and to whom."""
+    status = resource.status
+    if status is None or status.rollout is None or status.rollout.state is not State.BAKING:
+        return None
+    active = status.active_generation or 0
+    former = ((pod, pod.stage) for pod in observed.pods if pod.generation < active and not pod.follows)
+    for pod, stage in former:
+        if stage is not None and (stage.stage >= Stage.READ_WRITE or stage.fence != active):
+            text = f"pod {pod.name} has not read in the log yet that generation {active} writes"
+            return Problem("NotFollowing", text)
+    return None
 
 
 def _replicated(resource: Resource, observed: Observed) -> tuple[OwnCondition, ...]:

@@ -7,8 +7,10 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+from pavane.pods.compute_settings import LEFT
 from pavane_operator.crds.common import ResourceRequirements
 from pavane_operator.crds.computecluster import ComputeClusterSpec, ComputeResources
+from pavane_operator.crds.status import Result, State
 from pavane_operator.crds.values import parse_duration, parse_quantity
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.computecluster import executors, names
@@ -112,6 +114,10 @@ class ComputeRenderer(BaseRenderer):
         """Service `{name}`: the pod that writes the views."""
         return generations.public_service(resource, names.CONTROLLER, self._defaults, generation, (OPS,))
 
+    def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
+        """From which later generation this one takes the right to write back, if it does."""
+        return left_of(resource, generation)
+
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-controller-g{n}` of the generation of this revision, and
         with replicas the same of `{name}-replica-g{n}`, and the NetworkPolicy of these."""
@@ -122,6 +128,19 @@ class ComputeRenderer(BaseRenderer):
         led = generations.objects(resource, names.REPLICAS, revision, replicas)
         policy = (_replica_policy(resource, revision),) if resource.spec.network_policy.enabled else ()
         return (*policy, *led, *controller)
+
+
+def left_of(resource: Resource, generation: int) -> dict[str, str]:
+    """The setting that lets a generation take the right to write back from a later one, which it leaves or has left."""
+    status = resource.status
+    if status is None or status.rollout is None:
+        return {}
+    active, left = status.active_generation or 0, 0
+    if generation == active:
+        left = max((one.generation for one in status.history if one.result is Result.ROLLED_BACK), default=0)
+    elif generation == status.next_generation and status.rollout.state is State.PROMOTING:
+        left = active
+    return {LEFT: str(left)} if left > generation else {}
 
 
 def _computing(inputs: Inputs, role: Names, spec: ComputeClusterSpec, config: Mapping[str, Any]) -> Content:

@@ -291,9 +291,12 @@ class ControllerCore:
         return self._done()
 
     def allow_writes(self, token: Token) -> tuple[Effect, ...]:
-        """Let replicas write by ``token``, collection by collection; also those that are created later."""
-        if token.generation != self.generation:
-            raise LocalProtocolError(f"the token {token} is not of this controller's generation {self.generation}")
+        """Let replicas write by ``token``, collection by collection; also those that are created later.
+
+        Its generation is the controller's, or the greater one from which that takes the right to write back.
+        """
+        if token.generation < self.generation:
+            raise LocalProtocolError(f"the token {token} is of a generation before the controller's, {self.generation}")
         self.token = token
         self._allow(id_ for id_, each in self._collections.items() if not each.dropped)
         return self._done()

@@ -195,8 +195,8 @@ class ReplicaCore(StreamsCore[_Stream]):
         return self._done()
 
     def fenced(self, token: Token) -> tuple[Effect, ...]:
-        """Note that a chain carries ``token``. A later generation's ends the process; a later epoch's is the sink's."""
-        if token.generation > self.generation:
+        """Note who writes a chain now. Another generation's token ends the process; a later epoch's is the sink's."""
+        if token.generation != self.generation:
             self._exit(EXIT_FENCED, f"fenced by generation {token.generation}")
         return self._done()
 
@@ -303,8 +303,9 @@ class ReplicaCore(StreamsCore[_Stream]):
     # ---- commands of the expected state and after it
 
     def _compute(self, stream: int, state: _Stream, command: Command) -> None:
-        if isinstance(command, AllowWrites) and command.token.generation != self.generation:
-            text = f"the token {command.token} is not of this pod's generation {self.generation}"
+        # A greater one is that of a generation from which this one takes the right to write back.
+        if isinstance(command, AllowWrites) and command.token.generation < self.generation:
+            text = f"the token {command.token} is of a generation before this pod's, {self.generation}"
             self._refuse(stream, "FAILED_PRECONDITION", text)
         elif isinstance(command, CreateDataflow) and any(
             isinstance(sink.connection, CopyTo) for sink in command.dataflow.sink_exports
