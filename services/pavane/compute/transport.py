@@ -27,6 +27,7 @@ OPTIONS: ChannelOptions = (
     ("grpc.compression_enabled_algorithms_bitset", 1),
 )
 SERVER_CONNECTIONS_MAX = 64  # those that drive a pod are few; without a limit strangers take all its descriptors
+CONNECTION_STREAMS_MAX = 8  # ours have one each; without a limit gRPC holds thousands that wait for their turn
 HANDSHAKE_MS = 5000  # of either end; nothing else notices a connection that goes silent before it
 IDLE_MS = 30_000  # a connection without a stream; streams are judged by their certificates, this ends the rest of them
 SERVER_OPTIONS: ChannelOptions = (
@@ -34,6 +35,7 @@ SERVER_OPTIONS: ChannelOptions = (
     (SENDS, MESSAGE_BYTES_MAX),
     (RECEIVES, COMMAND_BYTES_MAX),
     ("grpc.max_allowed_incoming_connections", SERVER_CONNECTIONS_MAX),
+    ("grpc.max_concurrent_streams", CONNECTION_STREAMS_MAX),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.max_connection_idle_ms", IDLE_MS),
     ("grpc.so_reuseport", 0),  # two programs on one address are a mistake that has to show

@@ -12,7 +12,7 @@ import pytest
 
 from pavane.compute import session as session_module
 from pavane.compute.proto import compute_pb2 as proto
-from pavane.compute.transport import CALL, CLIENT_OPTIONS, COMMAND_BYTES_MAX, SERVER_OPTIONS
+from pavane.compute.transport import CALL, CLIENT_OPTIONS, COMMAND_BYTES_MAX, CONNECTION_STREAMS_MAX, SERVER_OPTIONS
 from pavane.compute.wire import (
     NONCE_BYTES,
     AllowWrites,
@@ -48,6 +48,7 @@ PACKED = {"UNIMPLEMENTED", "INTERNAL"}  # which of them gRPC says depends on wha
 
 DATA, HEADERS, RST_STREAM, SETTINGS = 0, 1, 3, 4  # kinds and flags of HTTP/2's frames
 END_STREAM, END_HEADERS = 1, 4
+MAX_CONCURRENT_STREAMS = 3
 
 
 def frame(kind: int, stream: int, body: bytes, flags: int = 0) -> bytes:
@@ -490,6 +491,16 @@ async def test_a_message_that_would_be_too_large_ends_its_stream_before_it_is_th
         while (kind, stream) != (RST_STREAM, 1) and not (stream == 1 and flags & END_STREAM):
             length, kind, flags, stream = struct.unpack(">IBBI", b"\0" + await reader.readexactly(9))
             await reader.readexactly(length)
+    writer.close()
+
+
+async def test_a_connection_has_few_streams_at_once(pod: Pod) -> None:
+    reader, writer = await asyncio.open_connection(HOST, pod.server.port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, b""))
+    async with asyncio.timeout(60):
+        length, kind, _, _ = struct.unpack(">IBBI", b"\0" + await reader.readexactly(9))
+        told = dict(struct.iter_unpack(">HI", await reader.readexactly(length)))
+    assert (kind, told[MAX_CONCURRENT_STREAMS]) == (SETTINGS, CONNECTION_STREAMS_MAX)
     writer.close()
 
 
