@@ -219,8 +219,8 @@ def engine_of(name: EngineName, reach: WaltzReach, checkpoint: str | None = None
         raise lacks(error, "spark") from error
     with as_user_error(RuntimeError):
         prepare()
-    authority = reach.authority.read_text(encoding="utf-8") if reach.authority is not None else None
-    log = LogPlace(reach.servers, authority) if reach.servers and (reach.plain or authority) else None
+    tls = "" if reach.authority is None else str(reach.authority.absolute())
+    log = LogPlace(reach.servers, tls) if reach.servers and (reach.plain or tls) else None
     own = TemporaryDirectory(prefix="pavane-views-")
 
     def made() -> Engine:

@@ -234,17 +234,11 @@ def passes(error: WaltzError) -> bool:
 
 def log_of(settings: ComputeSettings) -> Waltz:
     """Return a client of the log. Raises ``OSError``."""
-    folder = settings.waltz_client
-    servers = (folder / "servers").read_text(encoding="utf-8").split()
-    return Waltz(servers, tls=client_of(folder))
+    return Waltz(_servers(settings), tls=client_of(settings.waltz_client))
 
 
-def _reached(settings: ComputeSettings) -> tuple[tuple[str, ...], str | None]:
-    """Return the servers of the log and, unless it is in clear, its authority."""
-    folder = settings.waltz_client
-    authority = folder / "ca.crt"
-    servers = tuple((folder / "servers").read_text(encoding="utf-8").split())
-    return servers, authority.read_text(encoding="utf-8") if authority.exists() else None
+def _servers(settings: ComputeSettings) -> tuple[str, ...]:
+    return tuple((settings.waltz_client / "servers").read_text(encoding="utf-8").split())
 
 
 def make_clocks() -> Clocks:
@@ -267,7 +261,8 @@ def engine_of(settings: ComputeSettings, config: ComputeConfig) -> Callable[[], 
     folder = config.checkpoint and f"{config.checkpoint}/{settings.pod_namespace}/{settings.pod_name}"
     if config.executors is None:
         local = Keeping(folder) if folder else None
-        return lambda: engine.SparkEngine(keeping=local, place=tables.Place(*_reached(settings)))
+        place = str(settings.waltz_client)
+        return lambda: engine.SparkEngine(keeping=local, place=tables.Place(_servers(settings), place))
     if not settings.api_server:
         raise SettingsError("spark.master kubernetes: KUBERNETES_SERVICE_HOST is not set; run in a pod of a cluster")
     driver = kubernetes.Driver(settings.pod_name, settings.pod_namespace, settings.pod_ip, settings.api_server)

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -25,8 +26,8 @@ from pavane.spark.options import read_options
 from pavane.spark.reader import BatchReader
 from pavane.spark.schema import Columns
 
-TABLE, AUTHORITY = "table", "authority"
-"""Options of `format("waltz")` for views alone: the table as JSON, the certificate authority as PEM."""
+TABLE, TLS = "table", "tls"
+"""Options of `format("waltz")` for views alone: the table as JSON, and `Place.tls`."""
 BAD = "__bad"
 ROWS_MAX = 65_536  # of one Arrow batch
 SEEN_TRIES, SEEN_S = 100, 0.05
@@ -38,24 +39,27 @@ class Place:
     """Where a log is."""
 
     servers: tuple[str, ...]
-    authority: str | None = None
-    """That of its certificates, PEM; None: it is in clear."""
+    tls: str = ""
+    """The folder with the files of its Secret for clients, or the file with its authority, which executors see too;
+    empty: it is in clear."""
 
 
 class TableReader(BatchReader):
     """`format("waltz")` with the meaning that views give to rows."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        others = {name: value for name, value in options.items() if name.lower() not in (TABLE, AUTHORITY)}
+        others = {name: value for name, value in options.items() if name.lower() not in (TABLE, TLS)}
         self._table: Table = read(Table, json.loads(options[TABLE]))
-        self._authority = options.get(AUTHORITY)
+        self._tls = options.get(TLS)
         schema = arrow_schema(_columns(self._table))
         super().__init__(read_options(others, streaming=False), Columns(schema, schema, None))
 
     def _connect(self) -> Connect:
-        from pavane.waltz.client import Waltz, trusting  # noqa: PLC0415 - in tasks only, never in a user's session
+        from pavane.runtime.certificates import client_of, trusting  # noqa: PLC0415 - in tasks only, never in a user's session
+        from pavane.waltz.client import Waltz  # noqa: PLC0415
 
-        tls = None if self._authority is None else trusting(self._authority)
+        path = Path(self._tls) if self._tls else None
+        tls = None if path is None else client_of(path) if path.is_dir() else trusting(path.read_text(encoding="utf-8"))
         return lambda: Waltz(list(self._options.servers), tls=tls)
 
     def _read_range(self, log: BlockingLog, wanted: offsets.Range) -> Iterator[pa.RecordBatch]:
@@ -117,8 +121,8 @@ def frame(session: SparkSession, place: Place, table: Table, upto: Binding, task
         "endingOffsets": json.dumps({str(each): upto.next.get(each, 0) for each in partitions}),
         "minPartitions": str(tasks),
     }
-    if place.authority is not None:
-        options[AUTHORITY] = place.authority
+    if place.tls:
+        options[TLS] = place.tls
     schema = ", ".join(f"`{each.name.replace('`', '``')}` {each.type}" for each in _columns(table))
     return session.read.format("waltz").options(**options).schema(schema).load()
 
