@@ -1,5 +1,7 @@
 """Watches: a cursor into a history that every replica has (docs/specs/raft.md 12.6)."""
 
+import tracemalloc
+
 import pytest
 
 from pavane.raft.errors import Code
@@ -15,7 +17,7 @@ from pavane.raft.machines.commands import (
     Remove,
     Set,
 )
-from pavane.raft.machines.history import Event, Scope
+from pavane.raft.machines.history import Event, Happened, History, Scope
 from tests.services.raft.machines.driver import Driver, refused
 
 
@@ -185,3 +187,21 @@ def test_a_watch_of_a_wrong_form_is_refused(query: dict[str, object], code: Code
 
 def test_a_machine_without_tree_watches_none() -> None:
     assert refused(lambda: Watch.decode({"start": b"/", "tree": 4}, 1, tree=False)) == (Code.UNSUPPORTED, 1)
+
+
+@pytest.mark.parametrize(("size", "kept"), [(400, limits.HISTORY_EVENTS_MAX), (1500, 21_000)])
+def test_events_stand_still_in_memory_once_there_are_as_many_as_are_kept(size: int, kept: int) -> None:
+    """A registry of a log gets one for each commit of a consumer: it grows for an hour, by 40 MB, and no further."""
+    history, taken = History(), []
+    tracemalloc.start()
+    try:
+        for first in range(1, 3 * limits.HISTORY_EVENTS_MAX, limits.HISTORY_EVENTS_MAX):
+            for number in range(first, first + limits.HISTORY_EVENTS_MAX):
+                key, data = b"/ledger/store/partition/%d" % (number % 4), b"%*d" % (size, number)
+                history.add(number, (Event(Happened.DATA, key, data, 10**6 + number, 10**7 + number),))
+            taken.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert kept <= len(history) <= limits.HISTORY_EVENTS_MAX
+    assert max(taken) < 42 << 20
+    assert max(taken) < 1.02 * min(taken)
