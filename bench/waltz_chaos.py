@@ -147,10 +147,10 @@ async def logs(kube: KubeClient, cluster: LocalCluster) -> AsyncIterator[tuple[W
     """Lend the client of the writers, and another one that compares."""
     os.environ[HOSTS_FILE_VARIABLE] = str(cluster.folder.resolve() / ".pavane" / "hosts" / NAMESPACE)
     data = (await kube.get(SECRETS, f"{NAME}-client", NAMESPACE))["data"]
-    servers, authority = (base64.b64decode(data[key]).decode() for key in ("servers", "ca.crt"))
+    servers, *files = (base64.b64decode(data[key]).decode() for key in ("servers", "ca.crt", "tls.crt", "tls.key"))
     async with contextlib.AsyncExitStack() as stack:
         first, second = [
-            await stack.enter_async_context(Waltz(servers.split(), tls=trusting(authority), patience=PATIENCE_S))
+            await stack.enter_async_context(Waltz(servers.split(), tls=trusting(*files), patience=PATIENCE_S))
             for _ in range(2)
         ]
         yield first, second

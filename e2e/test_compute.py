@@ -105,7 +105,8 @@ class ViewsTest(RaftTest):
     async def client_of_log(self) -> AsyncIterator[Waltz]:
         """Lend a client of the log, whose servers this process and its commands reach meanwhile."""
         data = (await self.kube.get(SECRETS, "ledger-client", self.namespace))["data"]
-        servers, authority = (base64.b64decode(data[name]).decode() for name in ("servers", "ca.crt"))
+        names = ("servers", "ca.crt", "tls.crt", "tls.key")
+        servers, *files = (base64.b64decode(data[name]).decode() for name in names)
         labels = "app.kubernetes.io/instance=ledger,app.kubernetes.io/component=server"
         named = {}
         for pod in (await self.kube.list_all(PODS, self.namespace, labels=labels)).items:
@@ -116,7 +117,7 @@ class ViewsTest(RaftTest):
             pytest.MonkeyPatch.context() as environment,
         ):
             environment.setenv(HOSTS_FILE_VARIABLE, str(hosts))
-            async with Waltz(servers.split(), tls=trusting(authority), patience=PATIENCE_S) as log:
+            async with Waltz(servers.split(), tls=trusting(*files), patience=PATIENCE_S) as log:
                 yield log
 
     async def are_exact(self, log: Waltz, appended: int) -> None:

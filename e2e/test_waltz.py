@@ -64,7 +64,6 @@ class LogTest(RaftTest):
             "servers": {"replicas": 2},
             "storage": {"nodes": NODES, "size": "64Mi"},
             "metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": SESSION},
-            "clients": {"authentication": "Certificate"},
             **QUICK,
             "rollout": {**QUICK["rollout"], "strategy": strategy},
         }

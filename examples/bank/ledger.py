@@ -1,6 +1,7 @@
 """Accounts with a ledger: what moves stands in a log, once, whatever is killed, and adds up to the balances.
 
-LEDGER_SERVERS and LEDGER_CA are `servers` and `ca.crt` of the Secret NAME-client of a WaltzCluster.
+LEDGER_SERVERS, LEDGER_CA, LEDGER_CERTIFICATE and LEDGER_KEY are `servers`, `ca.crt`, `tls.crt` and `tls.key` of the
+Secret NAME-client of a WaltzCluster. A pod reads them once: it has to be made anew within `tls.duration` of the log.
 """
 
 import json
@@ -83,8 +84,8 @@ _ledger: list[Waltz] = []
 async def ledger() -> Waltz:
     """Return the client of the log, which finds its way through fail-overs and rollouts by itself."""
     if not _ledger:
-        authority = os.environ.get("LEDGER_CA")
-        tls = trusting(authority) if authority else None
+        authority, *shown = (os.environ.get(f"LEDGER_{name}", "") for name in ("CA", "CERTIFICATE", "KEY"))
+        tls = trusting(authority, *shown) if authority else None
         log = await Waltz(os.environ["LEDGER_SERVERS"].split(), tls=tls).__aenter__()
         _ledger.append(log)
     return _ledger[0]

@@ -80,8 +80,8 @@ class WaltzRun(Run):
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Waltz]:
         data = (await self.kube.get(SECRETS, f"{NAME}-client", self.namespace))["data"]
-        servers, authority = (base64.b64decode(data[key]).decode() for key in ("servers", "ca.crt"))
-        async with Waltz(servers.split(), tls=trusting(authority), patience=PATIENCE_S) as log:
+        servers, *files = (base64.b64decode(data[key]).decode() for key in ("servers", "ca.crt", "tls.crt", "tls.key"))
+        async with Waltz(servers.split(), tls=trusting(*files), patience=PATIENCE_S) as log:
             yield log
 
     @asynccontextmanager

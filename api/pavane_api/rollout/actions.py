@@ -13,7 +13,7 @@ from typing import Any
 from pavane_operator import kube
 from pavane_operator.crds.base import Model
 from pavane_operator.crds.common import pod_fields
-from pavane_operator.crds.definitions import spec_model
+from pavane_operator.crds.definitions import settled_spec, spec_model
 from pavane_operator.crds.rollout import parse_repair
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 
@@ -191,7 +191,7 @@ async def undo(
     if not revisions:
         raise Refused(f"What generation {number} was made of is not known any more: see `pavane rollout history`.")
     revision = max(revisions, key=lambda item: int((item["metadata"].get("annotations") or {}).get(REPAIR, 0)))
-    changes = difference(spec_model(resource.kind).model_validate(document["spec"]), revision["data"]["fields"])
+    changes = difference(settled_spec(resource.kind, document), revision["data"]["fields"])
     if not changes:
         raise Refused(f"The spec differs from generation {number} in no pod-affecting field.")
     metadata = {"resourceVersion": document["metadata"]["resourceVersion"]}

@@ -19,7 +19,7 @@ from pavane_cli.output import Format, Output
 from pavane_cli.target import cluster, run
 from pavane_operator import kube
 from pavane_operator.crds.common import pod_fields
-from pavane_operator.crds.definitions import spec_model
+from pavane_operator.crds.definitions import settled_spec
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 
 Generation = Annotated[int | None, typer.Option(help="Number of the attempt; fails if it is no longer current.")]
@@ -222,7 +222,7 @@ async def _diff(one: One, to: int | None) -> list[tuple[str, object, object]]:
                 "those that there were",
                 ExitCode.NOT_FOUND,
             ) from error
-    wanted = _flat(pod_fields(spec_model(one.resource.kind).model_validate(document["spec"])))
+    wanted = _flat(pod_fields(settled_spec(one.resource.kind, document)))
     recorded = _flat(revision["data"]["fields"])
     rows = [
         (f"spec.{field}", recorded.get(field, "<default>"), wanted.get(field, "<default>"))

@@ -3,8 +3,9 @@
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, JsonValue
 from pydantic.fields import FieldInfo
@@ -175,6 +176,10 @@ class CommonSpec(PodSpec):
     """True stops all pods and keeps their volumes; false starts the same generation again."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
     """How a new generation becomes the active one."""
+
+    def settled(self, status: Mapping[str, Any]) -> Self:
+        """With what counts where it says nothing, as the operator has noted it in the stored status."""
+        return self
 
 
 class SingleRoleSpec(CommonSpec):

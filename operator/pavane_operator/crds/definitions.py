@@ -2,10 +2,12 @@
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from pavane_operator.crds import computecluster, coordinator, dataflow, raftcluster, swimgroup, waltzcluster
 from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, RESOURCE_NAME_PATTERN, Model, rule
+from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.descriptor import Definition, Described, column
 from pavane_operator.crds.schema import structural_schema
 
@@ -69,6 +71,12 @@ def definitions(*, cel: bool = True, marks: bool = False) -> tuple[dict[str, Any
 def spec_model(kind: str) -> type[Model]:
     """The model of the spec of a kind; raises KeyError for one that is not ours."""
     return definition_of(kind).spec
+
+
+def settled_spec(kind: str, document: Mapping[str, Any]) -> Model:
+    """The spec of a stored resource of ours, with what counts where it says nothing. Raises pydantic's errors."""
+    spec = spec_model(kind).model_validate(document["spec"])
+    return spec.settled(document.get("status") or {}) if isinstance(spec, CommonSpec) else spec
 
 
 @functools.cache

@@ -18,7 +18,8 @@ def effect(kind: str, before: dict[str, Any] | None, after: dict[str, Any]) -> s
         return f"this makes it, with a first generation of {pods}"
     old = model.model_validate(before["spec"])
     assert isinstance(old, CommonSpec)  # noqa: S101 - as the new one
-    if rollout_id(kind, old) == rollout_id(kind, new):
+    status = before.get("status") or {}
+    if rollout_id(kind, old.settled(status)) == rollout_id(kind, new.settled(status)):
         return _changed(before, after)
     return f"this starts a new generation of {pods}"
 

@@ -1,7 +1,8 @@
 """`WaltzCluster`: a partitioned log with locks (docs/specs/operator.md 1.6)."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field
 
@@ -21,6 +22,7 @@ from pavane_operator.crds.common import CommonSpec, DeletionPolicy, ResourceRequ
 from pavane_operator.crds.descriptor import Definition, column
 from pavane_operator.crds.rollout import BakedRollout
 from pavane_operator.crds.status import Status, StatusModel
+from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import Duration, Quantity
 
 CLUSTER_NAME_MAX_CHARACTERS = 64
@@ -178,6 +180,8 @@ class ClientRight(StrEnum):
     TRIM = "trim"
 
 
+APPLICATION = "client"
+"""The client whose certificate applications show that have no rule of their own."""
 Identity = Annotated[str, Field(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
 
 
@@ -228,6 +232,13 @@ class Clients(Model):
         json_schema_extra=marked(Mark.POD),
     )
     """How much each client may append and connect; whom none names has no limit."""
+
+
+CERTIFIED = Clients(
+    authentication=Authentication.CERTIFICATE, rights=[ClientRule(identity=APPLICATION, may=list(ClientRight))]
+)
+"""What an absent `clients` means in a new log: whom the port was open to before may still do all, if he shows the
+certificate of Secret `{name}-client`. Coordinators trim their partitions with it."""
 
 
 class WaltzClusterSpec(CommonSpec):
@@ -340,7 +351,9 @@ class WaltzClusterSpec(CommonSpec):
             ),
         ),
     )
-    """Who may connect to the client port, and what they may do; if absent, whoever reaches it, and all."""
+    """Who may connect to the client port, and what they may do. If absent, `status.clients.whenAbsent` counts: whoever
+    shows the certificate of Secret `{name}-client` may do all. In logs of before, and unless `tls.mode` is SelfSigned,
+    whoever reaches the port may."""
     deletion_policy: DeletionPolicy = Field(default=DeletionPolicy.RETAIN, json_schema_extra=marked(Mark.CONTROL))
     """Whether the volumes of the storage nodes are kept when the resource is deleted."""
     rollout: BakedRollout = Field(default_factory=BakedRollout)
@@ -350,6 +363,17 @@ class WaltzClusterSpec(CommonSpec):
     def certifies_clients(self) -> bool:
         """Whether the operator issues certificates to clients."""
         return self.clients is not None and self.clients.authentication is Authentication.CERTIFICATE
+
+    def settled(self, status: Mapping[str, Any]) -> Self:
+        """With the clients that count where the spec names none."""
+        return self.with_clients((status.get("clients") or {}).get("whenAbsent"))
+
+    def with_clients(self, when_absent: str | None) -> Self:
+        """The same, where an absent `clients` means this."""
+        issues = self.tls.mode is TlsMode.SELF_SIGNED
+        if self.clients is None and issues and when_absent == Authentication.CERTIFICATE:
+            return self.model_copy(update={"clients": CERTIFIED})
+        return self
 
 
 class PartitionCounts(StatusModel):
@@ -371,8 +395,20 @@ class PartitionCounts(StatusModel):
     """Partitions over which clients spread keys: those with which the log was made."""
 
 
+class ClientsStatus(StatusModel):
+    """Who may connect to the client port."""
+
+    authentication: Authentication
+    """What clients have to show."""
+    when_absent: Authentication
+    """What they have to where the spec has no `clients`: decided once, when the first generation of pods is begun."""
+
+
 class WaltzClusterStatus(Status):
     """Observed state of a WaltzCluster."""
+
+    clients: ClientsStatus | None = None
+    """Who may connect to the client port."""
 
     partitions: PartitionCounts | None = None
     """Its partitions."""
@@ -389,5 +425,8 @@ DEFINITION = Definition(
     folder="waltz",
     refers=(("spec.metadata.raftClusterRef.name", "RaftCluster"),),
     routers=("waltzlog",),
-    columns=(column("Writable", "string", ".status.writable", priority=1),),
+    columns=(
+        column("Writable", "string", ".status.writable", priority=1),
+        column("Clients", "string", ".status.clients.authentication", priority=1),
+    ),
 )

@@ -1,6 +1,6 @@
 """The port that each kind implements; the planner and runtime know nothing else of it (docs/specs/operator.md 3)."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -127,6 +127,8 @@ class Kind:
     clients: Callable[[Resource], tuple[str, ...]] = lambda _: ()
     """Those of a resource that get a certificate of its second authority, which only ports for clients trust: the
     renderer's `references` names the Secret with all of them (`tls.names.issued_secret`)."""
+    settled: Callable[[Resource, Iterable[Child]], Resource] = lambda resource, _: resource
+    """The resource, to which these objects belong, with what counts where its spec says nothing."""
     leave: Callable[[Resource, Observed], Awaitable[None]] | None = None
     """Takes back what a resource that is being deleted has left with others, once its pods are gone; idempotent. What
     it raises is tried again, until a deletion goes on without."""

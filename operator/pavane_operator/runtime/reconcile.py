@@ -284,15 +284,15 @@ class Reconciler:
         body = self._shared.cache.get(self._uid)
         if body is None:
             return None
-        resource = resource_of(self._kind, body)
+        members = self._shared.cache.members(self._kind.name, body["metadata"]["namespace"], body["metadata"]["name"])
+        children = children_of(self._uid, members)
+        resource = self._kind.settled(resource_of(self._kind, body), children)
         self._streams.context.allowed_lag = resource.spec.rollout.caught_up.allowed_lag
         if self._promotion is None:
             self._promotion = self._kind.promotion(resource.namespace, resource.name, resource.uid)
             self._steps = StepRunner(
                 self._promotion, self._shared.now, self._shared.rng, functools.partial(self._wake, "step")
             )
-        members = self._shared.cache.members(self._kind.name, resource.namespace, resource.name)
-        children = children_of(self._uid, members)
         self._remember(resource, children)
         renderer, tls_name = self._kind.renderer, resource.spec.tls.secret_name
         targets = self._targets(resource.namespace, self._kind.definition.targets(body))

@@ -6,7 +6,7 @@ import hashlib
 from uuid import UUID
 
 from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, STORAGE_PORT
-from pavane_operator.crds.waltzcluster import DEFINITION, WaltzClusterSpec
+from pavane_operator.crds.waltzcluster import APPLICATION, DEFINITION, WaltzClusterSpec
 from pavane_operator.objects.names import Names, StandingNames
 from pavane_operator.objects.pods import Port
 from pavane_operator.plan.model import Resource
@@ -27,10 +27,6 @@ KEY_BYTES = 16
 def metadata_secret(name: str) -> str:
     """Name of the Secret with which servers reach the metadata store."""
     return f"{name}-metadata"
-
-
-APPLICATION = "client"
-"""The client whose certificate applications show that have no rule of their own."""
 
 
 def client_secret(name: str, identity: str = "") -> str:

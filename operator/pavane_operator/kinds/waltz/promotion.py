@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import datetime
 
 import httpx2
@@ -23,6 +24,7 @@ from pavane.waltz.state.metadata import Metadata, MetadataError, OtherCluster, P
 from pavane.waltz.wire import blobs
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
 from pavane_operator.kinds.waltz import archives, copies, metadata, names
+from pavane_operator.kinds.waltz.absent import noted
 from pavane_operator.kinds.waltz.copies import told_by, told_in
 from pavane_operator.kinds.waltz.facts import ALLOW_WRITES, SET_REPLICAS, SET_ROLLOUT, Registry, facts
 from pavane_operator.kube import pods_http
@@ -60,7 +62,9 @@ class WaltzPromotion:
             told_by(self._http, servers, archives.PATH, archives.Owned.model_validate),
             self._look(resource, observed),
         )
-        return facts(resource, registry, told, {pod.name for pod in observed.standing if pod.ready}, owned)
+        found = facts(resource, registry, told, {pod.name for pod in observed.standing if pod.ready}, owned)
+        own = {**found.own_status, "clients": noted(resource, observed.children)}
+        return replace(found, own_status=own)
 
     async def step(self, name: str, resource: Resource, observed: Observed, at: datetime) -> None:
         """Write which generation is to own the partitions, unless a later one stands there already; or how many of

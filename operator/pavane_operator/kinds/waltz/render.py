@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pavane.runtime.certificates import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration, parse_quantity
-from pavane_operator.crds.waltzcluster import Authentication, WaltzClusterSpec, WhileAway
+from pavane_operator.crds.waltzcluster import APPLICATION, Authentication, WaltzClusterSpec, WhileAway
 from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.waltz import metadata, names, pod
 from pavane_operator.objects import generations
@@ -178,7 +178,7 @@ def clients(resource: Resource) -> tuple[str, ...]:
     if found is None or found.authentication is not Authentication.CERTIFICATE:
         return ()
     named = [one.identity for one in (*(found.rights or ()), *(found.quotas or ()))]
-    return tuple(dict.fromkeys((names.APPLICATION, *named)))
+    return tuple(dict.fromkeys((APPLICATION, *named)))
 
 
 def _spec(resource: Resource) -> WaltzClusterSpec:
