@@ -10,9 +10,9 @@ from uuid import UUID
 from pavane import telemetry
 from pavane.runtime.garbage import freeze_survivors
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree
-from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.client import Waltz
 from pavane.waltz.server import StorageNode, WaltzServer
+from tests.services.waltz.memory import MemoryMetadata
 
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 HOST = "127.0.0.1"

@@ -25,10 +25,8 @@ async def run(folder: Path, partitions: int, *, archived: bool) -> None:
     policy, opened = KEEP_ALL, None
     if archived:
         policy = Policy(bytes_max=40_000, archives=True)
-        vars(storing)["LOOK_S"], vars(feed)["TAILS_BYTES_MAX"] = (
-            0.05,
-            10_000,
-        )  # else what was dropped is in memory still
+        # Else what was dropped is in memory still.
+        vars(storing)["LOOK_S"], vars(feed)["TAILS_BYTES_MAX"] = 0.05, 10_000
         opened = partial(Archive, f"file://{folder}/archive", {})
     async with running_log(folder, partitions=partitions, policy=policy, archive=opened) as log:
         await log.settled()

@@ -12,7 +12,6 @@ from pavane.runtime.certificates import Certificates
 from pavane.wal import DiskFolder
 from pavane.waltz.aio.archive import Archive
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree
-from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.aio.storage import StorageServer
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.core.quotas import Quota
@@ -27,6 +26,7 @@ from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.frame import LOG_CLIENT
 from tests.services.eventually import eventually
 from tests.services.ports import free_ports
+from tests.services.waltz.memory import MemoryMetadata
 
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 ANSWER_S = 30.0

@@ -14,7 +14,6 @@ from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from pavane.waltz.aio.adopting import adopt_cluster
-from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.client import Waltz, WaltzError
 from pavane.waltz.core import storing
 from pavane.waltz.core.retention import Policy
@@ -27,6 +26,7 @@ from tests.services.eventually import eventually
 from tests.services.raft.peers import free_urls
 from tests.services.raft.test_client_cluster import IDENT
 from tests.services.waltz import running
+from tests.services.waltz.memory import MemoryMetadata
 from tests.services.waltz.running import Log, RawClient, running_log
 from tests.services.waltz.test_consumers import BYTES_MAX
 

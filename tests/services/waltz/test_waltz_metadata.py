@@ -15,7 +15,6 @@ from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree, next_id, read_rollout, set_rollout
-from pavane.waltz.aio.memory import MemoryMetadata
 from pavane.waltz.aio.zookeeper import ZooKeeperMetadata
 from pavane.waltz.state.assignment import Rollout
 from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, Node, NodeExists, NoNode, OtherCluster
@@ -23,6 +22,7 @@ from tests.services.cutting import cuttable
 from tests.services.eventually import eventually
 from tests.services.raft.peers import free_urls
 from tests.services.raft.test_client_cluster import IDENT
+from tests.services.waltz.memory import MemoryMetadata
 from tests.services.zookeeper import ZooKeeper
 
 TTL_S = 2.0

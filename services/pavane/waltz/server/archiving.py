@@ -117,9 +117,8 @@ class Archiver:
             fault = str(error)
         except ArchiveError as error:
             fault, self._archive = str(error), None
-        if fault not in ("", held.fault):
+        if fault and not held.fault:  # later ones, each of another object, are told by the condition
             _logger.warning("the archive takes nothing of partition %d: %s", partition.number, fault)
-        if fault and not held.fault:
             held.faulty_since, held.faulty_ms = self._loop.time(), time.time_ns() // 1_000_000
         held.fault = fault
         return more

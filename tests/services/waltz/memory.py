@@ -1,4 +1,4 @@
-"""The metadata store in memory, for one process: tests, and a log without a cluster."""
+"""The metadata store in memory, for one process: tests and benchmarks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
