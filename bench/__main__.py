@@ -34,6 +34,7 @@ from bench import (
     views,
     views_scale,
     waltz,
+    waltz_archive,
     waltz_chaos,
     waltz_rollouts,
     waltz_soak,
@@ -69,6 +70,10 @@ BENCHMARKS: Mapping[str, tuple[Measuring, str]] = {
     "waltz-chaos": (
         waltz_chaos.measure,
         "the log under SIGKILLs, SIGSTOPs and cut connections (--kills 100)",
+    ),
+    "waltz-archive": (
+        waltz_archive.measure,
+        "a history of 1 GiB in an S3 server, which is away for --minutes (`make e2e-tools`)",
     ),
     "waltz-rollouts": (
         waltz_rollouts.measure,

@@ -58,7 +58,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     try:
         async with Waltz([log.address]) as client:
             await _fill(client, files)
-            with _spark() as spark:
+            with spark_session() as spark:
                 reads = _reads(spark, files, log.address, options.runs)
                 change = _change(spark, files)
                 plain_mb = resident_mb(os.getpid()) + sum(map(resident_mb, children(os.getpid())))
@@ -110,7 +110,7 @@ async def _fill(client: Waltz, files: Path) -> None:
 
 
 @contextlib.contextmanager
-def _spark() -> Iterator[Any]:
+def spark_session() -> Iterator[Any]:
     from pavane.spark.session import builder  # noqa: PLC0415 - Spark is an extra
 
     session = builder("bench").config("spark.ui.showConsoleProgress", "false").getOrCreate()
