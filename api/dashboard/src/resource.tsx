@@ -50,6 +50,7 @@ export function ResourcePage({ plural, namespace, name }: { plural: string; name
         <Actions key={found.metadata.uid} path={path} resource={found} />
       </div>
       <Waits resource={found} />
+      <Gates resource={found} />
       {hasPods(found) && <Lanes path={path} resource={found} />}
       {hasPods(found) && <Series path={path} resource={found} />}
       {plural === "raftclusters" && <Raft path={path} resource={found} />}
@@ -114,6 +115,28 @@ function Waits({ resource }: { resource: Resource }) {
   );
 }
 
+function Gates({ resource }: { resource: Resource }) {
+  const now = useNow();
+  const gates = resource.status?.rollout?.gates ?? [];
+  if (gates.length === 0) return null;
+  return (
+    <Panel title="Gates" half>
+      <Table caption="Gates" head={["Gate", "Stands", "Found", "In words", "#For", "Asked"]}>
+        {gates.map((each) => (
+          <tr key={each.name}>
+            <th scope="row">{each.name}</th>
+            <td>{each.verdict}</td>
+            <td>{each.value ?? "–"}</td>
+            <td className="quiet">{each.message}</td>
+            <td className="number">{lasting(each.since, now)}</td>
+            <td className="nowrap">{ago(each.at, now)}</td>
+          </tr>
+        ))}
+      </Table>
+    </Panel>
+  );
+}
+
 function History({ resource }: { resource: Resource }) {
   const now = useNow();
   const attempts = resource.status?.history ?? [];
@@ -135,7 +158,9 @@ function History({ resource }: { resource: Resource }) {
               <td className="number">{between(each.startedAt, each.finishedAt)}</td>
               <td className="nowrap">{ago(each.finishedAt, now)}</td>
               <td>{each.image}</td>
-              <td className="quiet">{each.reason ?? ""}</td>
+              <td className="quiet" title={each.message ?? ""}>
+                {each.reason ?? ""}
+              </td>
             </tr>
           ))}
         </Table>
