@@ -113,13 +113,16 @@ async def test_a_restart_by_click_is_seen_from_the_first_pod_to_the_end(raft: Ra
 
 
 async def test_an_attempt_is_aborted_by_keys_alone(raft: RaftTest, page: Page) -> None:
-    await raft.apply(stateMachine="KeyValue", rollout={"strategy": "Manual"})
+    gate = {"name": "probe", "for": "1s", "http": {"port": 7071, "path": "/livez"}}
+    await raft.apply(stateMachine="KeyValue", rollout={"strategy": "Manual", "gates": [gate]})
     raft.platform.run("rollout", "restart", "raft/q", "-n", raft.namespace)
     await page.goto(f"{page.url.split('#', maxsplit=1)[0]}#/raftclusters/{raft.namespace}/q")
     await expect(lane(page, 2)).to_contain_text("is next", timeout=SHOWN_MS)
     waiting = lane(page, 2).get_by_label("Stage: ReadOnly")
     await expect(waiting).to_have_count(3, timeout=SHOWN_MS)
     await expect(page.get_by_label("Waits for")).to_contain_text("WaitingForApproval", timeout=SHOWN_MS)
+    passed = page.get_by_role("region", name="Gates, table").get_by_role("row", name="probe Passed 200")
+    await expect(passed).to_be_visible(timeout=SHOWN_MS)
     await page.get_by_role("button", name="Abort").focus()
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("dialog")).to_contain_text("Generation 1 is untouched")

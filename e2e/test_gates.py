@@ -7,7 +7,7 @@ from e2e.writer import WARM_UP_WRITES, shown
 
 
 def asking(path: str, **rollout: Any) -> dict[str, Any]:
-    gate = {"name": "probe", "for": "1s", "onFailure": "SwitchBack", "http": {"port": 7071, "path": path}}
+    gate = {"name": "probe", "for": "0s", "onFailure": "SwitchBack", "http": {"port": 7071, "path": path}}
     return {**QUICK["rollout"], "bake": "1h", "gates": [gate], **rollout}
 
 
@@ -16,18 +16,18 @@ def reported(document: dict[str, Any]) -> list[str]:
 
 
 async def test_a_bad_generation_gets_no_right_to_write_and_a_promoted_one_loses_it_again(raft: RaftTest) -> None:
-    await raft.apply(rollout=asking("/readyz"))
+    await raft.apply(replicas=1, rollout=asking("/livez"))
     await raft.until_current(generation=1)
     async with raft.writer("gates") as writer:
         await writer.reach(WARM_UP_WRITES)
-        await raft.apply(rollout=asking("/nowhere", restart="1"))
+        await raft.apply(replicas=1, rollout=asking("/nowhere", restart="1"))
         document = await raft.until(lambda item: reason_of(item, "UpToDate") == "GateFailed", "the attempt is given up")
         assert "answered 404" in document["status"]["failed"]["message"]
-        await raft.apply(rollout=asking("/readyz", restart="2"))
+        await raft.apply(replicas=1, rollout=asking("/livez", restart="2"))
         document = await raft.until(lambda item: can_switch_back(item) and reported(item) == ["Passed"], "it bakes")
         assert document["status"]["activeGeneration"] == 3
         await writer.more(WARM_UP_WRITES)
-        await raft.apply(rollout=asking("/nowhere", restart="2"))
+        await raft.apply(replicas=1, rollout=asking("/nowhere", restart="2"))
         document = await raft.until(
             lambda item: reason_of(item, "Stalled") == "GateFailed" and item["status"]["activeGeneration"] == 1,
             "generation 1 serves again",

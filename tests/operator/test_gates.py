@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ import pytest
 from pavane.runtime.asking import Answer as Said
 from pavane_operator.crds.gates import GateSpec, HttpGate, PrometheusGate
 from pavane_operator.crds.status import State, Status, Verdict
+from pavane_operator.plan.model import Problem
 from pavane_operator.plan.planner import GATE_INTERVAL
 from pavane_operator.plan.questions import SILENCE_MAX, Answer, Question, Standing, fold
 from pavane_operator.plan.questions import question as question_of
@@ -372,3 +374,11 @@ def test_an_answer_of_long_ago_passes_nothing() -> None:
     status = lab.status(gates={what: passed})
     assert status.rollout is not None
     assert status.rollout.state is State.CAUGHT_UP
+
+
+def test_an_attempt_that_is_forced_is_not_given_up_for_a_gate() -> None:
+    lab = held(None, "Abort")
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateInconclusive"))
+    lab.world.rollout(forcePromote=2)
+    silent = dataclasses.replace(lab.operator.observe().facts, safety=Problem("NoQuorum", "no majority"))
+    assert lab.plan(facts=silent).questions == ()
