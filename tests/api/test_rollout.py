@@ -1,7 +1,11 @@
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pavane_api.kinds import RAFT_CLUSTERS, WALTZ_CLUSTERS
+from pavane_operator.kube import KubeClient
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 from tests.api.plane import BASE, Plane, created, plane
 
@@ -179,6 +183,34 @@ async def test_undo_gives_the_spec_the_fields_of_the_former_generation(tmp_path:
         await give_status(api, activeGeneration=4, history=history, failed=failed)
         answer = await act(api, "undo")
         assert (answer.status_code, answer.json().get("generation")) == (202, 4), "the one that serves"
+
+
+async def test_an_undo_is_not_refused_because_a_status_was_written_meanwhile_but_because_the_spec_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with plane(tmp_path) as api:
+        await created(api, replicas=3, stateMachine="Broadcast", image="new")
+        await give_status(api, activeGeneration=2, lastGeneration=2)
+        await revision_of(api, 1, {"stateMachine": "Broadcast", "image": "old"})
+        patch = KubeClient.patch
+        others: list[Callable[[], Awaitable[object]]] = [
+            lambda: give_status(api, activeGeneration=2, lastGeneration=3),
+            lambda: patch(api.kube, RAFT_CLUSTERS, "q", {"spec": {"image": "theirs"}}, "default", manager="git"),
+        ]
+
+        async def later(self: KubeClient, *args: Any, **options: Any) -> Any:
+            if meanwhile:
+                await meanwhile.pop()()
+            return await patch(self, *args, **options)
+
+        monkeypatch.setattr(KubeClient, "patch", later)
+        meanwhile = others[1:]
+        assert (await act(api, "undo", generation=1)).status_code == 409
+        assert (await api.http.get(f"{BASE}/q")).json()["spec"]["image"] == "theirs"
+        meanwhile = others[:1]
+        answer = await act(api, "undo", generation=1)
+        assert (answer.status_code, meanwhile) == (202, []), answer.text
+        assert (await api.http.get(f"{BASE}/q")).json()["spec"]["image"] == "old"
 
 
 async def test_what_an_undo_wrote_is_set_again_by_a_restart_and_what_others_wrote_is_not(tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ ACTIONS = {
 
 
 UNDO_MANAGER = "pavane-undo"
+UNDO_AGAIN_MAX = 10
+"""So often the status may be written between a look and a write; the operator writes texts every 5 s at most."""
 ANNOTATION_MANAGER = "pavane-annotations"
 _OF_UNDO = f'conflict with "{UNDO_MANAGER}" '
 
@@ -175,9 +177,23 @@ async def undo(
 
     Returns its number and the fields that changed, None for one that is absent now. The operator then rolls out a new
     generation. Raises Refused where no such generation is known or nothing differs, ``kube.NotFound``,
-    ``kube.Conflict`` when the resource changed meanwhile.
+    ``kube.Conflict`` when the spec changed meanwhile; a status that was written is looked at again.
     """
     document = await client.get(resource, name, namespace)
+    for _ in range(UNDO_AGAIN_MAX):
+        try:
+            return await _undo(client, resource, namespace, document, to)
+        except kube.Conflict:
+            former, document = document, await client.get(resource, name, namespace)
+            if document["metadata"]["generation"] != former["metadata"]["generation"]:
+                raise
+    return await _undo(client, resource, namespace, document, to)
+
+
+async def _undo(
+    client: kube.KubeClient, resource: kube.Resource, namespace: str, document: kube.Object, to: int | None
+) -> tuple[int, dict[str, Any]]:
+    name = document["metadata"]["name"]
     number = to if to is not None else _former(document)
     told = {each["type"]: each for each in _status(document).get("conditions") or ()}.get("CanSwitchBack") or {}
     stands_by = [each["number"] for each in _status(document).get("generations") or () if each["role"] == "Standby"]
