@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import QUICK, RaftTest
+from e2e.cluster import QUICK, RaftTest, can_switch_back
 from e2e.targets import Capability
 from e2e.waiting import READY_S, eventually
 from pavane.pods.waltz_settings import SERVER_PORT
 from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Waltz, trusting
 from pavane_api.kinds import COMPUTE_CLUSTERS, DATAFLOWS, RAFT_CLUSTERS, WALTZ_CLUSTERS
+from pavane_api.rollout.actions import Refused, undo
+from pavane_cli.commands.resources import is_current
 from pavane_operator.kube.resources import PODS, SECRETS
 from tests.services.dataflow.recomputed import revenue, wrong_ticks
 
@@ -199,3 +201,44 @@ async def test_views_are_exact_under_kills_and_while_generations_change(raft: Ra
     await views.kube.delete(DATAFLOWS, "revenue", views.namespace)
     await views.until_current("main", generation=3)
     assert "scripts" not in (await views.kube.get(COMPUTE_CLUSTERS, "main", views.namespace))["spec"]
+
+
+@pytest.mark.timeout(TEST_S)
+async def test_views_go_back_to_the_generation_that_stands_by_and_stay_exact(raft: RaftTest) -> None:
+    views = ViewsTest(raft.platform, raft.kube, raft.namespace, COMPUTE_CLUSTERS)
+    await views.start(rollout={**QUICK["rollout"], "bake": "1h"})
+    async with views.client_of_log() as log:
+        orders = Orders(log)
+        writing = asyncio.create_task(orders.write())
+        try:
+            await orders.more()
+            views.platform.run("rollout", "restart", "compute/main", "-n", views.namespace)
+            await views.until(can_switch_back, "generation 1 follows", name="main")
+            await orders.more()
+            views.kill("main-controller-g1-0")
+            await views.until_again("main-controller-g1-0")
+
+            async def undone() -> bool:
+                try:
+                    await undo(views.kube, views.type, views.namespace, "main")
+                except Refused:
+                    return False
+                return True
+
+            await eventually(undone, "the pod that was killed follows again")
+            document: dict[str, Any] = await views.until(
+                lambda item: is_current(item) and item["status"]["activeGeneration"] == 1,
+                "generation 1 serves again",
+                name="main",
+            )
+            results = [(each["generation"], each["result"]) for each in document["status"]["history"]]
+            assert results == [(1, "Promoted"), (2, "RolledBack")]
+            assert document["status"]["history"][0]["writeGapMs"] > 0
+            views.kill("main-controller-g1-0")  # it goes on without being told that the right to write is its own
+            await orders.more()
+            await views.until_again("main-controller-g1-0")
+        finally:
+            orders.stopped.set()
+            await writing
+        await views.are_exact(log, orders.appended)
+    assert await views.stateful_sets("main") == ["main-controller-g1"]
