@@ -1,6 +1,8 @@
 """A server and its storage nodes as clients of every version see them."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -405,6 +407,23 @@ def test_a_partition_waits_for_others_only_under_load_and_not_for_long() -> None
     shared.begin(one, rounds.SHARED_APPENDS_MIN - 1)
     shared.now = 10.002
     assert shared.is_open(other), "the processors have time"
+
+
+async def test_a_partition_that_went_elsewhere_keeps_nothing_in_memory(tmp_path: Path) -> None:
+    """It refers to itself, so what it holds is freed by the collector, and of what is frozen within an hour."""
+    async with running_log(tmp_path, nodes=1) as log:
+        await log.settled()
+        server = log.servers[0]
+        async with Waltz([f"127.0.0.1:{server.port}"]) as client:
+            assert await client.append(0, b"data", write=[("a", 1)]) == 0
+            partition = server.running.owned[0]
+            left: list[weakref.ref[Any]] = [weakref.ref(partition.feeds.tail), weakref.ref(partition._locks)]
+            gc.disable()
+            try:
+                server.adapter.call(lambda now: server.running.set_writable(now, writable=False))
+                assert [each() for each in left] == [None, None]
+            finally:
+                gc.enable()
 
 
 async def test_all_partitions_of_a_server_keep_the_newest_in_one_bound_of_memory(

@@ -69,6 +69,9 @@ class Tail:
         return newest[:limit]
 
 
+NOTHING_CUT: tuple[Sequence[Record], int, int, m.SharedItems, int, int] = [], 0, 0, m.SharedItems(), 0, 0
+
+
 @dataclass(slots=True)
 class Feed:
     """One feed. Exactly one of ``mount`` and the credits says how far it goes."""
@@ -110,7 +113,7 @@ class Feeds:
         self.tail = Tail(-1, TAILS_BYTES_MAX)
         self.bytes = 0
         """Data that was ever committed here."""
-        self._cut: tuple[Sequence[Record], int, int, m.SharedItems, int, int] = [], 0, 0, m.SharedItems(), 0, 0
+        self._cut = NOTHING_CUT
         """The last whole batch: of which records, inline and in which frame at most; its items, their data and size."""
 
     def __len__(self) -> int:
@@ -231,8 +234,9 @@ class Feeds:
         self._feeds = [feed for feed in self._feeds if feed.connection is not connection]
 
     def close(self) -> list[Feed]:
-        """End all feeds and return them."""
+        """End all feeds and return them; forget what was kept for them."""
         ended, self._feeds = self._feeds, []
+        self.tail, self._cut = Tail(self.hwm, 0), NOTHING_CUT
         return ended
 
     def _begin(self, feed: Feed) -> None:

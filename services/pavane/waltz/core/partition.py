@@ -122,6 +122,7 @@ class Partition(Changing):
             return
         self.stage = PartitionStage.CLOSED
         self.reason = reason
+        self._locks = LockTable(-1, slots=1)  # nothing is checked any more, and nobody knows when we are freed
         self._rounds.end(self)
         self._due = self._close_due = self._look_due = None
         self._refuse_queue(RejectCode.WRONG_GENERATION, reason)
