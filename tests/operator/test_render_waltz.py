@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from pavane.waltz.wire.blobs import (
     ServerPartitions,
 )
 from pavane_operator.crds.common import pod_fields, rollout_id
+from pavane_operator.crds.status import Condition, Truth
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec, WaltzClusterStatus
 from pavane_operator.kinds.raft.keys import generated
 from pavane_operator.kinds.waltz.copies import Faults, Told, told_in
@@ -509,6 +511,37 @@ def test_a_full_volume_of_a_storage_node_is_told_whatever_the_registry_says(
     conditions = facts(resource(1, None, partitions=2), found, told).conditions
     room = [each for each in conditions if each.type == "VolumesHaveRoom"]
     assert [(each.status, each.reason, each.message) for each in room] == expected
+
+
+@pytest.mark.parametrize(
+    ("full", "told", "known"),
+    [
+        (("q-storage-1",), {}, ["q-storage-1"]),
+        (("q-storage-1",), {"q-storage-0": Told({}, full=False)}, ["q-storage-1"]),
+        (("q-storage-1",), {"q-storage-1": Told({}, full=False)}, []),
+        (("q-storage-9",), {}, []),  # its pod is gone
+        ((), {}, []),
+    ],
+)
+def test_of_a_storage_node_that_does_not_answer_the_last_word_counts(
+    full: tuple[str, ...], told: dict[str, Told], known: list[str]
+) -> None:
+    def room(of: Resource, told: dict[str, Told]) -> Any:
+        pods = {"q-storage-0", "q-storage-1"}
+        conditions = facts(of, None, told, standing=pods).conditions
+        (found,) = (each for each in conditions if each.type == "VolumesHaveRoom")
+        return found
+
+    of = resource(1, None, partitions=2)
+    before = room(of, {name: Told({}, full=True) for name in full} or {"q-storage-0": Told({}, full=False)})
+    truth, at = Truth.TRUE if before.status else Truth.FALSE, datetime(2026, 1, 1, tzinfo=UTC)
+    words = {"reason": before.reason, "message": before.message}
+    stored = Condition(type=before.type, status=truth, last_transition_time=at, **words)
+    assert of.status is not None
+    later = replace(of, status=of.status.model_copy(update={"conditions": [stored]}))
+    now = room(later, told)
+    assert [name for name in ("q-storage-0", "q-storage-1", "q-storage-9") if name in now.message] == known
+    assert now.status == (not known)
 
 
 def test_many_copies_are_named_in_part() -> None:

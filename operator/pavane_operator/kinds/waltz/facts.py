@@ -64,6 +64,9 @@ class _Counts:
     quorate: frozenset[int]
 
 
+ROOM = "VolumesHaveRoom"
+
+
 def silent(spec: WaltzClusterSpec) -> Problem:
     """What is told while the store does not answer."""
     if spec.metadata.zookeeper is not None:
@@ -78,15 +81,17 @@ def facts(
     told: Mapping[str, Told] = NOTHING_TOLD,
     ready: Set[str] = frozenset(),
     owned: Mapping[str, archives.Owned] = MappingProxyType({}),
+    standing: Set[str] = frozenset(),
 ) -> Facts:
-    """Judge a look; None = the store did not answer. `told` is what storage nodes say of themselves, `ready` their pods
-    that are, `owned` what servers say of their partitions."""
+    """Judge a look; None = the store did not answer. `told` is what storage nodes say of themselves, `standing` are
+    their pods and `ready` those that are, `owned` is what servers say of their partitions."""
     found = _facts(resource, registry, {pod: each.faults for pod, each in told.items() if each.faults}, ready)
     found = replace(found, warnings=(*found.warnings, *_rebuilt(told)))
     if found.conditions and (behind := archives.behind(owned)) is not None:
         events = (Problem(behind.reason, behind.message),) if behind.status else ()
         found = replace(found, conditions=(*found.conditions, behind), warnings=(*found.warnings, *events))
-    return replace(found, conditions=(*found.conditions, _room(told))) if found.conditions and told else found
+    room = _room(resource, told, standing) if found.conditions else ()
+    return replace(found, conditions=(*found.conditions, *room))
 
 
 def _rebuilt(told: Mapping[str, Told]) -> Iterator[Problem]:
@@ -96,12 +101,18 @@ def _rebuilt(told: Mapping[str, Told]) -> Iterator[Problem]:
             yield Problem(REBUILT, f"storage node {pod}, partition {partition}: {text}; it was copied from the others")
 
 
-def _room(told: Mapping[str, Told]) -> OwnCondition:
-    full = sorted(pod for pod, each in told.items() if each.full)
+def _room(resource: Resource, told: Mapping[str, Told], standing: Set[str]) -> tuple[OwnCondition, ...]:
+    """Of a node that does not answer now, what was last known of it counts."""
+    conditions = resource.status.conditions if resource.status is not None else ()
+    former = next((each for each in conditions if each.type == ROOM), None)
+    if not told and (former is None or not standing):
+        return ()
+    named = set((former.message or "").split()) & (standing - told.keys()) if former is not None else set()
+    full = sorted({pod for pod, each in told.items() if each.full} | named)
     if full:
         text = f"the volume of storage node {' and '.join(full)} is full: it takes no appends"
-        return OwnCondition("VolumesHaveRoom", False, "VolumeFull", text)
-    return OwnCondition("VolumesHaveRoom", True, "HasRoom")
+        return (OwnCondition(ROOM, False, "VolumeFull", text),)
+    return (OwnCondition(ROOM, True, "HasRoom"),)
 
 
 def _facts(resource: Resource, registry: Registry | None, faults: Faults, ready: Set[str]) -> Facts:

@@ -62,7 +62,8 @@ class WaltzPromotion:
             told_by(self._http, servers, archives.PATH, archives.Owned.model_validate),
             self._look(resource, observed),
         )
-        found = facts(resource, registry, told, {pod.name for pod in observed.standing if pod.ready}, owned)
+        ready = {pod.name for pod in observed.standing if pod.ready}
+        found = facts(resource, registry, told, ready, owned, {pod.name for pod in observed.standing})
         own = {**found.own_status, "clients": noted(resource, observed.children)}
         return replace(found, own_status=own)
 
