@@ -229,10 +229,8 @@ async def _diff(one: One, to: int | None) -> list[tuple[str, object, object]]:
         for field in sorted(wanted.keys() | recorded.keys())
         if wanted.get(field) != recorded.get(field)
     ]
-    spec = document["spec"]
-    bake, pods = (spec.get("rollout") or {}).get("bake"), (spec.get("servers") or spec).get("replicas", 0)
-    views = one.resource.kind == "ComputeCluster"
-    pods += views  # its controller
+    spec, views = document["spec"], one.resource.kind == "ComputeCluster"  # these have a controller, too
+    bake, pods = (spec.get("rollout") or {}).get("bake"), (spec.get("servers") or spec).get("replicas", 0) + views
     what = "pods" if views or "servers" in spec else "pods and volumes"  # the storage nodes of a log stay as many
     return rows + ([(f"{what}, for {bake}", pods, 2 * pods)] if rows and bake else [])
 
