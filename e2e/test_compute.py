@@ -206,7 +206,7 @@ async def test_views_are_exact_under_kills_and_while_generations_change(raft: Ra
 @pytest.mark.timeout(TEST_S)
 async def test_views_go_back_to_the_generation_that_stands_by_and_stay_exact(raft: RaftTest) -> None:
     views = ViewsTest(raft.platform, raft.kube, raft.namespace, COMPUTE_CLUSTERS)
-    await views.start(rollout={**QUICK["rollout"], "bake": "1h"})
+    await views.start(rollout={**QUICK["rollout"], "bake": "1h"}, replicas=1)
     async with views.client_of_log() as log:
         orders = Orders(log)
         writing = asyncio.create_task(orders.write())
@@ -241,4 +241,4 @@ async def test_views_go_back_to_the_generation_that_stands_by_and_stay_exact(raf
             orders.stopped.set()
             await writing
         await views.are_exact(log, orders.appended)
-    assert await views.stateful_sets("main") == ["main-controller-g1"]
+    assert await views.stateful_sets("main") == ["main-controller-g1", "main-replica-g1"]

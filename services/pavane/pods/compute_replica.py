@@ -91,6 +91,7 @@ class ReplicaPod:
         self._rests = True
         await rest_fenced(self._process, self._settings.generation, lambda: self._core.stage >= Stage.READ_ONLY)
         self._rests = False
+        await self._process.ended()  # a task that ends would end the process
 
     def _ready_fault(self) -> str | None:
         if self._process.ending:
