@@ -123,6 +123,9 @@ BREACHES = {
         "spec.waltzClusterRef", compute(), {"waltzClusterRef": {"name": "other"}}, of=COMPUTE_CLUSTERS
     ),
     "spark needs engine Spark": Breach("spec", compute(spark={"master": "local"}), of=COMPUTE_CLUSTERS),
+    "rollout.bake is not available with engine Spark": Breach(
+        "spec", compute(engine="Spark", rollout={"bake": "1m"}), of=COMPUTE_CLUSTERS
+    ),
     "executors need master kubernetes": Breach(
         "spec.spark", compute(engine="Spark", spark={"executors": {"instances": 2}}), of=COMPUTE_CLUSTERS
     ),

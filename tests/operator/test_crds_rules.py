@@ -190,6 +190,7 @@ async def test_a_log_keeps_something(cluster: Cluster, retention: dict[str, Any]
     ("spec", "said"),
     [
         ({"engine": "Plain", "spark": {"master": "local"}}, "spark needs engine Spark"),
+        ({"engine": "Spark", "rollout": {"bake": "1m"}}, "rollout.bake is not available with engine Spark"),
         ({"engine": "Spark", "spark": {"executors": {"instances": 3}}}, "executors need master kubernetes"),
         ({"engine": "Spark", "spark": {"master": "kubernetes", "executors": {"memory": "511Mi"}}}, "at least 512Mi"),
         ({"engine": "Spark", "spark": {"master": "kubernetes", "executors": {"instances": 65}}}, "spec.spark"),

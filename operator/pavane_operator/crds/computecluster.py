@@ -135,7 +135,13 @@ class ComputeClusterSpec(CommonSpec):
     """SQL views over a log. A new generation builds them beside the old one and writes from one fenced moment on."""
 
     model_config = ConfigDict(
-        json_schema_extra=rules(rule("self.engine == 'Spark' || !has(self.spark)", "spark needs engine Spark"))
+        json_schema_extra=rules(
+            rule("self.engine == 'Spark' || !has(self.spark)", "spark needs engine Spark"),
+            rule(
+                "self.engine != 'Spark' || !has(self.rollout.bake)",
+                "rollout.bake is not available with engine Spark yet: remove it, undo rolls out anew",
+            ),
+        )
     )
 
     waltz_cluster_ref: WaltzClusterRef = Field(
