@@ -163,3 +163,15 @@ async def test_a_claim_grows_where_its_class_allows_that_and_a_refusal_is_kept_i
     asked = (await kube.get(VOLUME_CLAIMS, storage_class, NAMESPACE))["spec"]["resources"]["requests"]["storage"]
     assert asked == ("2Gi" if grows else "1Gi")
     assert ("storageclass" in executor.refusals[uid].message) if not grows else (executor.refusals == {})
+
+
+# ---- texts
+
+
+@pytest.mark.parametrize("brief", [False, True], ids=["library", "light"])
+async def test_what_is_applied_may_hold_any_character(kubeconfig: Path, brief: bool) -> None:
+    text = r"\ud83d" + "\N{GRINNING FACE}\x7f\x85\u2028\ufeff\uffff"
+    body: Object = {"metadata": {"name": "text"}, "data": {"text": f"{text}, half: \ud83d"}}
+    async with await KubeClient.connect(Target(kubeconfig), brief=brief) as kube:
+        applied = await kube.apply(OWNERS, body, NAMESPACE)
+    assert applied["data"]["text"] == f"{text}, half: \N{REPLACEMENT CHARACTER}"

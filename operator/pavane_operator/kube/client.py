@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -46,6 +47,7 @@ FORCING_MANAGERS = frozenset({MANAGER, STATUS_MANAGER})
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+_NOT_PLAIN = re.compile("[\x7f-\uffff]")
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json"
 """A server that does not know this shape, such as the embedded one, sends whole objects."""
@@ -302,7 +304,7 @@ class KubeClient:
             fieldValidation="Strict" if strict else None,
         )
         path = resource.path(namespace, body["metadata"]["name"], subresource)
-        return await self._call("PATCH", path, query=query, body=_typed(resource, body), content_type=APPLY)
+        return await self._call("PATCH", path, query=query, body=_yaml(_typed(resource, body)), content_type=APPLY)
 
     async def apply_status(self, resource: Resource, body: Object, namespace: str | None = None) -> Object:
         """Apply `status` of the object as STATUS_MANAGER, which owns all of it. Raises NotFound, Conflict, Invalid."""
@@ -478,6 +480,17 @@ class KubeClient:
 
 def _typed(resource: Resource, body: Object) -> Object:
     return {**body, "apiVersion": resource.api_version, "kind": resource.kind}
+
+
+def _yaml(body: Object) -> bytes:
+    """JSON that is YAML too, as which the server reads what is applied: that knows no surrogate pairs, as json.dumps
+    writes an emoji, and no control characters. Half a pair, which no UTF-8 holds, becomes U+FFFD, as in other calls."""
+    return _NOT_PLAIN.sub(_escaped, json.dumps(body, ensure_ascii=False)).encode()
+
+
+def _escaped(character: re.Match[str]) -> str:
+    number = ord(character[0])
+    return f"\\u{0xFFFD if 0xD800 <= number <= 0xDFFF else number:04x}"
 
 
 def _query(**parameters: object) -> dict[str, Any]:

@@ -147,6 +147,8 @@ class LibraryTransport:
     ) -> AsyncIterator[LibraryResponse]:
         """Send a request; the answer can be read inside the context."""
         sent = dict(headers)
+        if isinstance(body, bytes):  # with the bare type the library would encode it again
+            sent["Content-Type"] += "; charset=utf-8"
         timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         try:
             authorization = await self._credentials.authorization()

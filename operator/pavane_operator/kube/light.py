@@ -116,7 +116,7 @@ class LightTransport:
         self, method: str, path: str, headers: Mapping[str, str], body: object, silence_s: float | None
     ) -> AsyncIterator[LightResponse]:
         """Send a request; the answer can be read inside the context."""
-        data = b"" if body is None else json.dumps(body).encode()
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {**headers, **self._always, "Content-Length": str(len(data))}
         http = h11.Connection(h11.CLIENT)
         request = http.send(h11.Request(method=method, target=self._path + path, headers=list(sent.items()))) or b""

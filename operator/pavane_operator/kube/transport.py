@@ -34,8 +34,8 @@ class Transport(Protocol):
     def open(
         self, method: str, path: str, headers: Mapping[str, str], body: object, silence_s: float | None
     ) -> AbstractAsyncContextManager[Response]:
-        """Send a request, with `body` as JSON if it is not None; the answer can be read inside the context. `path`
-        includes the query.
+        """Send a request, with `body` as JSON unless it is None or bytes; the answer can be read inside the context.
+        `path` includes the query.
 
         Raises OSError (TimeoutError too) when the connection cannot be made in CONNECT_TIMEOUT_S, breaks, carries
         no HTTP, or is silent for `silence_s`; also while the body is read.
