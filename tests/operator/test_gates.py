@@ -107,7 +107,8 @@ LAG: dict[str, Any] = {"jsonPath": "{.lag}", "max": 5}
         ({"jsonPath": "{.lag}", "min": 1}, 200, '{"lag": 0}', False),
         ({"jsonPath": "{.ok}", "expect": "true"}, 200, '{"ok": true}', True),
         ({"jsonPath": "{.ok}", "expect": "true"}, 200, '{"ok": false}', False),
-        ({"jsonPath": "{.ok", "expect": "true"}, 200, '{"ok": true}', None),
+        ({"jsonPath": "{.o k}", "expect": "true"}, 200, '{"ok": true}', None),
+        pytest.param(LAG, 200, json.dumps({"lag": "0" * 64 + " 9"}), None, id="no number, but it begins as one"),
     ],
 )
 def test_an_answer_is_good_or_bad_or_says_nothing(
@@ -313,6 +314,12 @@ async def test_a_proxy_of_the_environment_is_not_used(server: Server, monkeypatc
 def test_no_path_leads_to_another_host(path: str) -> None:
     assert httpx2.URL(f"http://10.0.0.1:7071{path}").netloc == b"10.0.0.1:7071"
     assert HttpGate.read({"port": 1, "path": path}).path == path
+
+
+@pytest.mark.parametrize("path", [".ok", "ok", "{.ok", "n={.ok}", "{.a}{.b}", '{"true"}', "{range .a[*]}{.b}{end}"])
+def test_a_json_path_is_one_path_so_that_text_beside_it_is_never_taken_for_a_bad_answer(path: str) -> None:
+    with pytest.raises(ValueError, match="jsonPath"):
+        HttpGate.read({"port": 1, "path": "/", "jsonPath": path, "expect": "true"})
 
 
 @pytest.mark.parametrize("path", ["other.example", "", "/a b", "/a\r\nx: y", "/a#b"])

@@ -16,6 +16,9 @@ PATH_PATTERN = r"^/[-._~!$&'()*+,;=:@%/?A-Za-z0-9]*$"
 """A path with its query: what may stand behind an address, and nothing that could be read as another one."""
 PORT_MAX = 65_535
 
+JSON_PATH_PATTERN = r"^\{[$@]?[.\[][^{}]*\}$"
+"""One path in braces. Text beside it would be there without an answer, and be bad, where nothing was found."""
+
 
 class OnFailure(StrEnum):
     """What becomes of an attempt whose gate fails."""
@@ -49,8 +52,8 @@ class HttpGate(Model):
     """Port of the pods; the operator is let through to it."""
     path: Annotated[str, Field(pattern=PATH_PATTERN, max_length=NAME_MAX_CHARACTERS)]
     """Path, with its query if there is one."""
-    json_path: Name | None = None
-    """What to look at in the JSON of the answer, as kubectl writes it: `{.lag}`."""
+    json_path: Annotated[Name, Field(pattern=JSON_PATH_PATTERN)] | None = None
+    """What to look at in the JSON of the answer: one path in braces, as kubectl writes it, `{.lag}`."""
     expect: Name | None = None
     """The text that must be there."""
     min: float | None = None

@@ -156,10 +156,10 @@ def judged(gate: HttpGate, answer: asking.Answer) -> Answer:
         return Answer(None, message=f"answered what cannot be looked at: {error}")
     if not found:
         return Answer(None, message=f"answered nothing at {gate.json_path}")
-    value, message = found[:VALUE_MAX_CHARACTERS], f"answered with this at {gate.json_path}"
+    message = f"answered with this at {gate.json_path}"
     if gate.expect is not None and found != gate.expect:
-        return Answer(False, value, f"{message}, not {gate.expect}")
-    return bounded(value, message, gate.min, gate.max)
+        return Answer(False, found[:VALUE_MAX_CHARACTERS], f"{message}, not {gate.expect}")
+    return bounded(found, message, gate.min, gate.max)
 
 
 def measured(gate: PrometheusGate, answer: asking.Answer) -> Answer:
@@ -177,15 +177,16 @@ def measured(gate: PrometheusGate, answer: asking.Answer) -> Answer:
         found = str((result if kind == "scalar" else result[0]["value"])[1])
     except (ValueError, LookupError, TypeError, AttributeError):
         return Answer(None, message=f"Prometheus answered {answer.status}, with what is no result of a query")
-    return bounded(found[:VALUE_MAX_CHARACTERS], "found by Prometheus", gate.min, gate.max)
+    return bounded(found, "found by Prometheus", gate.min, gate.max)
 
 
-def bounded(value: str, message: str, least: float | None, greatest: float | None) -> Answer:
-    """Whether what was found is within the limits; what is no finite number says nothing."""
+def bounded(found: str, message: str, least: float | None, greatest: float | None) -> Answer:
+    """Whether what was found, all of it, is within the limits; what is no finite number says nothing."""
+    value = found[:VALUE_MAX_CHARACTERS]
     if least is None and greatest is None:
         return Answer(True, value, message)
     try:
-        number = float(value)
+        number = float(found)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
