@@ -22,6 +22,7 @@ from pavane_operator.plan.questions import SILENCE_MAX, Answer, Question, Standi
 from pavane_operator.plan.questions import question as question_of
 from pavane_operator.runtime import gates as gates_module
 from pavane_operator.runtime.gates import ANSWER_BYTES_MAX, GateAsker, judged, measured, worst
+from tests.operator.model_cluster import World
 from tests.operator.model_cluster_gates import gate
 from tests.operator.test_plan_status import Lab, conditions_of
 from tests.services.eventually import eventually
@@ -355,6 +356,20 @@ def test_a_gate_that_cannot_be_judged_is_named_in_status_conditions_and_an_event
     assert "1: as the test says" in blocker.message
     assert conditions_of(world.status)["CaughtUp"] == ("True", "CaughtUp")
     assert "GateInconclusive" in lab.told
+
+
+def test_a_gate_that_says_something_else_each_second_is_written_as_often_as_a_text() -> None:
+    lab = held(None)
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateInconclusive"))
+    written, began = lab.world.resource_version, lab.world.now
+
+    def changing(world: World) -> bool:
+        passed = world.now - began
+        world.faults.answers["probe"] = None if passed // SECOND % 2 else True
+        return passed >= 60 * SECOND
+
+    lab.until(changing)
+    assert 2 <= int(lab.world.resource_version) - int(written) <= 12
 
 
 def test_what_a_gate_found_is_written_seldom_and_how_it_stands_at_once() -> None:

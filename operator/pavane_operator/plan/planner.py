@@ -51,6 +51,8 @@ TEXT_INTERVAL = timedelta(seconds=5)
 
 GATE_INTERVAL = timedelta(minutes=1)
 """What a gate found is written no more often than this while it stands as it did: it bakes for hours."""
+GATE = "Gate"
+"""With which the reasons of gates begin: one whose answers change all the time is written as a text is."""
 
 
 def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, settings: Settings | None = None) -> Plan:
@@ -305,20 +307,24 @@ def _settled(view: ResourceView, status: Status) -> tuple[Status | None, datetim
 
 
 def _skeleton(status: Status) -> dict[str, Any]:
-    """The status without what changes all the time: texts, counters, and what only the kind knows."""
+    """The status without what changes all the time: texts, counters, gates, and what only the kind knows."""
     rollout = status.rollout
+    blockers = [each for each in rollout.blockers if not each.reason.startswith(GATE)] if rollout else []
     return {
         **{name: getattr(status, name) for name in Status.model_fields},
         "rollout": rollout
         and rollout.model_copy(
             update={
-                "blockers": [blocker.model_copy(update={"message": "", "lag": None}) for blocker in rollout.blockers],
+                "blockers": [blocker.model_copy(update={"message": "", "lag": None}) for blocker in blockers],
                 "step": rollout.step and rollout.step.model_copy(update={"detail": None}),
-                "gates": [(gate.name, gate.verdict) for gate in rollout.gates],
+                "gates": [],
             }
         ),
         "generations": [
             generation.model_copy(update={"progress": None, "target": None}) for generation in status.generations
         ],
-        "conditions": [condition.model_copy(update={"message": ""}) for condition in status.conditions],
+        "conditions": [
+            each.model_copy(update={"message": "", "reason": GATE if each.reason.startswith(GATE) else each.reason})
+            for each in status.conditions
+        ],
     }
