@@ -27,9 +27,6 @@ FOOTER = """
 `spec.rollout.gates` asks about the new generation before it may write, and while it bakes:
 
 ```yaml
-apiVersion: pavane.dev/v1alpha1
-kind: RaftCluster
-metadata: {name: orders}
 spec:
   rollout:
     bake: 10m

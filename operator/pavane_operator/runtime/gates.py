@@ -30,7 +30,7 @@ ANSWER_S = 5.0
 ANSWER_BYTES_MAX = 64 * 1024
 """Of one answer: a gate looks at a number or a word."""
 ASKED_AT_ONCE_MAX = 16
-"""Pods that are asked for one resource at the same time; a SwimGroup has up to a thousand."""
+"""Pods that are asked for one resource at the same time; there may be up to a thousand."""
 ROUND_S = 20.0
 """For all pods together; below the silence that begins the time of a gate anew."""
 VALUE_MAX_CHARACTERS = 64

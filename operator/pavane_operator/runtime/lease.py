@@ -15,6 +15,7 @@ from datetime import datetime
 
 import structlog
 
+from pavane_operator.crds.definitions import GROUP, KINDS
 from pavane_operator.kube import Conflict, Forbidden, KubeClient, KubeError, NotFound
 from pavane_operator.kube.resources import CRDS, LEASES, Object
 
@@ -35,7 +36,7 @@ SCOPE_ANNOTATION = "pavane.dev/namespaces"
 PROOF_ANNOTATION = "pavane.dev/proof"
 """On the Lease: that an operator of this cluster wrote it for this namespace. Whoever may edit a namespace may have a
 Lease of our name there, which would keep the operator of all others from its work."""
-KNOWN_TO_OPERATORS = "raftclusters.pavane.dev"
+KNOWN_TO_OPERATORS = f"{KINDS[0].plural}.{GROUP}"
 """The definition whose uid makes the proof: rights in a namespace show it to nobody."""
 RELEASE_ATTEMPTS = 2
 """A renewal that was cancelled may have been written, and we then saw an older Lease than the present one."""
