@@ -35,7 +35,7 @@ def rolling(world: World, *gates: dict[str, Any], **fields: Any) -> Script:
 
 
 def gate_passes(world: World) -> Script:
-    yield from rolling(world, gate("Abort"), gate("Hold", "other", "1s"))
+    yield from rolling(world, gate("Abort", "probe", "20s"), gate("Hold", "other", "1s"))
     yield stands("Passed", "other")
     assert stands("Waiting")(world)
     yield after(3)(world)
