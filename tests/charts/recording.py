@@ -64,6 +64,7 @@ def _calls(server: app.Api, request: Request, target: app.Target) -> Iterator[Ca
     # A server takes a list of the object of one name for a call about that object.
     name = target.name or request.query_params.get("fieldSelector", "").removeprefix("metadata.name=")
     yield Call(verb, target.resource.group, resource, name)
-    applied = verb == "patch" and request.headers.get("content-type") == APPLY and not target.subresource
+    kind = request.headers.get("content-type", "").partition(";")[0]
+    applied = verb == "patch" and kind == APPLY and not target.subresource
     if applied and server._cluster.find(target.resource.key, target.namespace or "", target.name) is None:
         yield Call("create", target.resource.group, resource, target.name)
