@@ -100,15 +100,20 @@ def _world(name: str) -> World:
     return World() if name in FROM_NOTHING else copy.deepcopy(_bootstrapped())
 
 
+def _ends_alike(scenario: Scenario, world: World, skipped: int = 0) -> tuple[dict[str, Any], int]:
+    """Assert that it ends alike wherever the operator is killed; the end, and who has the fence there."""
+    clean = Run(scenario, copy.deepcopy(world))
+    expected = clean.finish()
+    for call in range((clean.first_kill or 1) + skipped, clean.calls + 1, STEP):
+        final = Run(scenario, copy.deepcopy(world), frozenset({call})).finish()
+        assert final == expected, f"killed at call {call} of {clean.calls}"
+    return expected, clean.world.fence
+
+
 @pytest.mark.timeout(300)  # up to a hundred whole lives, one per call
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_scenario_ends_alike_wherever_the_operator_is_killed(name: str) -> None:
-    clean = Run(SCENARIOS[name], _world(name))
-    expected = clean.finish()
-    first = (clean.first_kill or 1) + zlib.crc32(name.encode()) % STEP
-    for call in range(first, clean.calls + 1, STEP):
-        final = Run(SCENARIOS[name], _world(name), frozenset({call})).finish()
-        assert final == expected, f"killed at call {call} of {clean.calls}"
+    _ends_alike(SCENARIOS[name], _world(name), zlib.crc32(name.encode()) % STEP)
 
 
 @pytest.mark.parametrize(
@@ -117,36 +122,24 @@ def test_a_scenario_ends_alike_wherever_the_operator_is_killed(name: str) -> Non
 def test_a_service_that_goes_before_the_fence_ends_at_the_generation_that_leads(name: str) -> None:
     world = copy.deepcopy(_bootstrapped())
     world.kind = SERVING_EARLY
-    clean = Run(SCENARIOS[name], copy.deepcopy(world))
-    expected = clean.finish()
-    assert expected["selected"] == expected["active"] == clean.world.fence
-    for call in range(clean.first_kill or 1, clean.calls + 1, STEP):
-        final = Run(SCENARIOS[name], copy.deepcopy(world), frozenset({call})).finish()
-        assert final == expected, f"killed at call {call} of {clean.calls}"
+    expected, fence = _ends_alike(SCENARIOS[name], world)
+    assert expected["selected"] == expected["active"] == fence
 
 
 @pytest.mark.parametrize("name", [*sorted(BAKE.keys() - OF_MEMBERS), "gate_switches_back"])
 def test_a_fence_that_is_a_number_goes_back_as_members_do(name: str) -> None:
     world = copy.deepcopy(_bootstrapped())
     world.fence_is_number = True
-    clean = Run(SCENARIOS[name], copy.deepcopy(world))
-    expected = clean.finish()
-    assert expected["selected"] == expected["active"] == clean.world.fence
-    for call in range(clean.first_kill or 1, clean.calls + 1, STEP):
-        final = Run(SCENARIOS[name], copy.deepcopy(world), frozenset({call})).finish()
-        assert final == expected, f"killed at call {call} of {clean.calls}"
+    expected, fence = _ends_alike(SCENARIOS[name], world)
+    assert expected["selected"] == expected["active"] == fence
 
 
 @pytest.mark.parametrize("name", sorted(BAKE.keys() - OF_MEMBERS - RETIRED_TOO_EARLY))
 def test_a_fence_of_which_pods_alone_tell_goes_back_too(name: str) -> None:
     world = copy.deepcopy(_bootstrapped())
     world.kind, world.pods_tell = FENCED, True
-    clean = Run(BAKE[name], copy.deepcopy(world))
-    expected = clean.finish()
-    assert expected["selected"] == expected["active"] == clean.world.fence
-    for call in range(clean.first_kill or 1, clean.calls + 1, STEP):
-        final = Run(BAKE[name], copy.deepcopy(world), frozenset({call})).finish()
-        assert final == expected, f"killed at call {call} of {clean.calls}"
+    expected, fence = _ends_alike(BAKE[name], world)
+    assert expected["selected"] == expected["active"] == fence
 
 
 def test_every_row_is_exercised_in_every_state_where_it_can_match() -> None:

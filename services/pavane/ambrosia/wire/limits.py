@@ -11,9 +11,7 @@ BATCH_COUNT_MAX = 1_000_000  # allocation
 CHECKPOINT_BYTES_MAX = 64 << 30  # disk
 OUTPUT_BUFFER_BYTES = 64 * MIB  # one dead peer
 OUTPUT_TOTAL_BYTES = 256 * MIB  # all of them
-INPUT_TOTAL_BYTES = (
-    2 * MESSAGE_BYTES_MAX
-)  # unfinished, or without room, of all links; who keeps some for longest is ended
+INPUT_TOTAL_BYTES = 2 * MESSAGE_BYTES_MAX  # unfinished or without room, of all links; the longest to keep some ends
 INPUT_BYTES_MIN = 64 * 1024  # of a link, to be counted: less of PEERS_MAX peers is no more than that
 UNDELIVERED_BYTES = 64 * MIB  # logged records that a busy application has not read yet
 LB_SEND_BYTES = 256 * 1024  # progress shown is near what was handled
