@@ -467,7 +467,10 @@ def test_a_status_survives_the_way_through_the_server() -> None:
     assert RaftClusterStatus.parse(dumped) == status
 
 
-@pytest.mark.parametrize("stored", [None, {}, {"activeGeneration": "x"}, {"rollout": {}}, [], "text"])
+NO_ZONE = {"failed": {"id": "a", "generation": 1, "reason": "x", "at": "2026-01-01T00:00:00"}}
+
+
+@pytest.mark.parametrize("stored", [None, {}, {"activeGeneration": "x"}, {"rollout": {}}, [], "text", NO_ZONE])
 def test_a_status_that_cannot_be_read_counts_as_lost(stored: object) -> None:
     assert RaftClusterStatus.parse(stored) is None
 

@@ -83,7 +83,7 @@ STATUSES = st.builds(
     ),
     failed=st.none() | st.builds(Failure, id=IDS, generation=NUMBERS, reason=REASONS, at=TIMES),
     history=st.lists(
-        st.builds(Attempt, generation=NUMBERS, id=IDS, result=st.sampled_from(Result), finished_at=TIMES),
+        st.builds(Attempt, generation=NUMBERS, id=IDS, result=st.sampled_from(Result), finishedAt=TIMES),
         max_size=HISTORY_MAX_ITEMS,
     ),
 )

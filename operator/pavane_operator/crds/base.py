@@ -1,11 +1,10 @@
 """What all models of resources share: limits, the marks P, L and C, bounded types (docs/specs/operator.md 1.1)."""
 
 import json
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 NAME_MAX_CHARACTERS = 253
@@ -61,7 +60,8 @@ Name = Annotated[str, Field(max_length=NAME_MAX_CHARACTERS)]
 ResourceName = Annotated[str, Field(max_length=RESOURCE_NAME_MAX_CHARACTERS, pattern=RESOURCE_NAME_PATTERN)]
 Text = Annotated[str, Field(max_length=TEXT_MAX_CHARACTERS)]
 Count = Annotated[int, Field(ge=0, le=COUNTER_MAX)]
-Time = datetime
+Time = AwareDatetime
+"""A time without a zone cannot be compared with a clock, so it is refused."""
 
 
 class Model(BaseModel):
