@@ -139,9 +139,8 @@ class Serving:
         """Handle ``pv.update``; ``refusal`` gives the code with which the machine refuses data, 0 for none."""
         batch = _BatchCaller(route, request_id)
         for reqid, data in message.items:
-            code = Code(refusal(data) if refusal is not None else Code.OK)
-            if code != Code.OK:
-                batch.tell(self, reqid, code)
+            if refusal is not None and (code := refusal(data)):
+                batch.tell(self, reqid, Code(code))
             else:
                 self._take(batch, reqid, data)
         self._tell()

@@ -133,12 +133,12 @@ class DedupTable:
         second = reqid_second(reqid)
         if reqid == ZERO_REQID or second <= self.floor:
             return
-        ids = self._of(second)
+        ids = self._seconds.get(second)
+        if ids is None:
+            ids = self._begin(second)
         key = _key(reqid)
-        if ids.get(key) is None:
+        if key not in ids.recent and not (ids.keys and ids.remove(key)):
             self._count += 1
-        elif key not in ids.recent:
-            ids.remove(key)
         ids.recent[key] = index, digest
         if second not in self._young and len(ids.recent) >= LATE_MAX:
             ids.pack()
@@ -199,15 +199,13 @@ class DedupTable:
         self.forget_before(floor + 1)
         self.floor = max(self.floor, floor)
 
-    def _of(self, second: int) -> _Second:
-        ids = self._seconds.get(second)
-        if ids is None:
-            ids = self._seconds[second] = _Second()
-            self._young.add(second)
-            self._newest = max(self._newest, second)
-            for old in [young for young in self._young if young < self._newest - YOUNG_S]:
-                self._young.remove(old)
-                self._seconds[old].pack()
+    def _begin(self, second: int) -> _Second:
+        ids = self._seconds[second] = _Second()
+        self._young.add(second)
+        self._newest = max(self._newest, second)
+        for old in [young for young in self._young if young < self._newest - YOUNG_S]:
+            self._young.remove(old)
+            self._seconds[old].pack()
         return ids
 
     def _forget(self, second: int) -> None:

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from pavane.raft.state.commands import EntrySource, Recovered, SnapshotSource
-from pavane.raft.wire.entry import entry_reqid, entry_term
+from pavane.raft.wire.entry import entry_term
 from pavane.raft.wire.frames import REQID_BYTES
 
 ENTRY_CACHE_BYTES = 64 * 1024 * 1024  # what a follower that is a little behind can get without a disk
@@ -65,15 +65,18 @@ class Log:
 
     def append(self, entries: Sequence[bytes]) -> None:
         """Add entries after the last one."""
+        index, term, size = self.last, self._run_terms[-1] if self._run_terms else None, 0
         for entry in entries:
-            self.last += 1
-            term = entry_term(entry)
-            if not self._run_terms or self._run_terms[-1] != term:
-                self._run_starts.append(self.last)
+            index += 1
+            if entry_term(entry) != term:
+                term = entry_term(entry)
+                self._run_starts.append(index)
                 self._run_terms.append(term)
-            self._reqids += entry_reqid(entry)
-            self._cache[self.last] = entry
-            self._cache_bytes += len(entry) + ENTRY_OVERHEAD_BYTES
+            self._reqids += entry[:REQID_BYTES]
+            self._cache[index] = entry
+            size += len(entry) + ENTRY_OVERHEAD_BYTES
+        self.last = index
+        self._cache_bytes += size
         while self._cache_bytes > self._cache_bytes_max and self._cached_from < self.last:
             self._cache_bytes -= len(self._cache.pop(self._cached_from)) + ENTRY_OVERHEAD_BYTES
             self._cached_from += 1

@@ -112,8 +112,9 @@ def command_digest(entry_type: int, data: Frame) -> int:
 
 
 def entry_digest(entry: Frame) -> int:
-    """Return the digest of the command in an entry."""
-    return command_digest(entry[_TYPE_OFFSET], memoryview(entry)[ENTRY_HEADER_BYTES:])
+    """Return the digest of the command in an entry, as ``command_digest`` does, without calls on the way."""
+    data = entry[ENTRY_HEADER_BYTES:]
+    return (len(data) << 40 & _U64 | entry[_TYPE_OFFSET] << 32 | crc32(data)) or 1
 
 
 def encode_blob(entries: Iterable[Frame]) -> bytes:
