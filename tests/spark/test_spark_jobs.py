@@ -75,6 +75,34 @@ def test_raw_rows_are_transactions_with_header(
     assert sorted(r.txid for r in half.load().collect()) == [3, 4]
 
 
+def test_filters_on_the_place_of_rows_decide_what_is_read(
+    spark: Any, servers: str, partitions: Callable[[int], list[int]]
+) -> None:
+    first, second = partitions(2)
+    place = {"servers": servers, "partitions": f"{first},{second}"}
+    rows = [(b"no JSON" if n < 2 else b"{}", first if n % 2 else second) for n in range(24)]
+    frame = spark.createDataFrame(rows, "data BINARY, partition INT").coalesce(1)
+    frame.write.format("waltz").options(**place).mode("append").save()
+    wanted = read(spark, **place, format="json", mode="FAILFAST", pushdown="true").schema("id BIGINT, txid BIGINT")
+    assert wanted.load().where("txid > 0").count() == 22
+    with pytest.raises(Exception, match="does not fit the schema"):
+        wanted.load().count()
+    with pytest.raises(Exception, match="option 'pushdown' is of no use with 'chain'"):
+        read(spark, servers, partition=first, chain="c", pushdown="true").schema("id BIGINT").load().count()
+
+    everything = read(spark, **place).load().select("partition", "txid").localCheckpoint()
+    for clause in (
+        f"txid > 1 AND 9 >= txid AND partition = {first}",
+        f"txid >= 3 AND txid < 11 AND partition IN ({first}, {second}, 65535) AND NOT txid = 7",
+        f"txid = 4 AND partition <=> {second}",
+        f"(txid < 2 OR partition = {first}) AND partition > {first - 1} AND partition <= {second}",
+        "txid IN (-1, 11, 12) AND txid > 3.5",
+        f"txid > {2**63 - 1} AND partition < {second}",
+    ):
+        found = read(spark, **place, pushdown="true").load().select("partition", "txid").where(clause).collect()
+        assert sorted(found) == sorted(everything.where(clause).collect()), clause
+
+
 def test_a_copy_is_exactly_once_and_its_readers_name_the_chain(
     spark: Any, servers: str, partitions: Callable[[int], list[int]], tmp_path: Path
 ) -> None:

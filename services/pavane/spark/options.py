@@ -27,7 +27,7 @@ COMMON = ("servers", "partition", "partitions", "format", "chain", "tls.ca", "tl
 STORE = "archive."  # begins the names of what the archive's store wants, such as archive.aws_region
 READ = (*COMMON, "archive", "mode", "columnNameOfCorruptRecord", "corruptRecordColumn", "failOnDataLoss",
         "minPartitions", "maxRecordsPerPartition", "startingOffsets")  # fmt: skip
-READ_BATCH = (*READ, "endingOffsets")
+READ_BATCH = (*READ, "endingOffsets", "pushdown")
 READ_STREAM = (*READ, "maxOffsetsPerTrigger")
 WRITE = (*COMMON, "delivery", "header", "partitionBy", "writerId")
 WRITE_BATCH = (*WRITE, "batchId")
@@ -68,6 +68,7 @@ class ReadOptions:
     max_records_per_partition: int | None
     starting: str
     ending: str
+    pushdown: bool
     max_offsets_per_trigger: int | None
 
 
@@ -209,6 +210,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         raise OptionError("with option 'chain' option 'partition' names the chain's home partition, which is one.")
     if chain is not None and reader.text("format") is not None:
         raise OptionError("option 'format' is not needed with 'chain': each entry of a chain says what it holds.")
+    pushdown = reader.yes("pushdown", False)
+    if chain is not None and pushdown:
+        raise OptionError("option 'pushdown' is of no use with 'chain': only reading it shows what belongs to it.")
     return ReadOptions(
         servers=reader.servers(),
         tls=reader.tls(),
@@ -223,6 +227,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_records_per_partition=reader.number("maxRecordsPerPartition", 1),
         starting=reader.text("startingOffsets") or ("latest" if streaming else "earliest"),
         ending=reader.text("endingOffsets") or "latest",
+        pushdown=pushdown,
         max_offsets_per_trigger=reader.number("maxOffsetsPerTrigger", 1),
     )
 

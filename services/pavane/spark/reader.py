@@ -5,11 +5,22 @@ stream lives in one process as long as the query.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pavane.spark import chain as chains
@@ -22,6 +33,9 @@ from pavane.spark.schema import Columns
 
 BEHIND_SECONDS_MAX = 30.0  # A new owner may still be reading the log's end when it is asked for it.
 BEHIND_RETRY_SECONDS = 0.2
+TXID_MAX = 2**63 - 1
+
+Bounds = tuple[int, int]
 
 
 @dataclass
@@ -102,11 +116,59 @@ class BatchReader(_Reading, DataSourceReader):
             start = offsets.check_held(start, ends, fail=options.fail_on_data_loss)
             stop = offsets.check_held(stop, ends, fail=options.fail_on_data_loss)
             offsets.check_order(start, stop, firsts, fail=options.fail_on_data_loss)
-            return [*self._tasks(log, start, stop)] or [Task()]
+            return [*self._tasks(log, *self._wanted(start, stop))] or [Task()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
         return self._read(partition)
+
+    def _wanted(self, start: offsets.Offset, stop: offsets.Offset) -> tuple[offsets.Offset, offsets.Offset]:
+        return start, stop
+
+
+class FilteringReader(BatchReader):
+    """A batch that leaves out what the query's filters on the rows' place exclude.
+
+    Spark refuses every read of a class with `pushFilters` while ``spark.sql.python.filterPushdown.enabled`` is false,
+    its default, so this is a class of its own, behind option `pushdown`.
+    """
+
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        super().__init__(options, columns)
+        self._bounds: dict[str, list[Bounds]] = {"partition": [], "txid": []}
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what the filters say about `partition` and `txid`. Spark applies all of them again."""
+        for each in filters:
+            known = self._bounds.get(".".join(getattr(each, "attribute", ())))
+            if known is not None and (bounds := bounds_of(each)) is not None:
+                known.append(bounds)
+        return filters
+
+    def _wanted(self, start: offsets.Offset, stop: offsets.Offset) -> tuple[offsets.Offset, offsets.Offset]:
+        partitions = [p for p in start if all(low <= p <= high for low, high in self._bounds["partition"])]
+        first = max((low for low, _ in self._bounds["txid"]), default=0)
+        last = min((high for _, high in self._bounds["txid"]), default=TXID_MAX)
+        begin = {p: max(start[p], first) for p in partitions}
+        return begin, {p: max(begin[p], min(stop[p], last + 1)) for p in partitions}
+
+
+def bounds_of(condition: Filter) -> Bounds | None:
+    """Return the least and the greatest number that meet a condition, None for one that says neither."""
+    match condition:
+        case EqualTo(value=int(number)):
+            return number, number
+        case GreaterThan(value=int(number)):
+            return number + 1, TXID_MAX
+        case GreaterThanOrEqual(value=int(number)):
+            return number, TXID_MAX
+        case LessThan(value=int(number)):
+            return 0, number - 1
+        case LessThanOrEqual(value=int(number)):
+            return 0, number
+        case In(value=values) if values and all(isinstance(each, int) for each in values):
+            return min(values), max(values)
+    return None
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):

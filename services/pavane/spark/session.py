@@ -148,6 +148,7 @@ def builder(name: str, *, cores: int = 2) -> SparkSession.Builder:
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": str(cores),
+        "spark.sql.python.filterPushdown.enabled": "true",  # what option `pushdown` of the log needs
         "spark.driver.extraJavaOptions": f"{QUICK} {class_archive(java(), _cache())}".strip(),
         # Workers and driver talk inside of this machine, whatever its name resolves to.
         "spark.driver.host": "127.0.0.1",

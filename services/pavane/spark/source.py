@@ -34,14 +34,15 @@ class WaltzDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch. Raises OptionError."""
-        from pavane.spark.reader import BatchReader  # noqa: PLC0415 - in the processes that need it, not in the look-up of sources
+        from pavane.spark.reader import BatchReader, FilteringReader  # noqa: PLC0415 - in the processes that need it, not in the look-up of sources
 
         if "table" in self.options:
             from pavane.spark.tables import TableReader  # noqa: PLC0415 - in the processes that need it, not in the look-up of sources
 
             return TableReader(self.options)
         options = read_options(self.options, streaming=False)
-        return BatchReader(options, columns(arrow_schema(schema), options))
+        reader = FilteringReader if options.pushdown else BatchReader
+        return reader(options, columns(arrow_schema(schema), options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what reads a stream. Raises OptionError."""
