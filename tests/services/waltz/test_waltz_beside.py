@@ -27,7 +27,7 @@ async def beside(log: Log) -> AsyncIterator[tuple[WaltzServer, RawClient]]:
     await log.settled()
     node = await log.metadata.get(path)
     assert node is not None
-    await log.metadata.set(path, blobs.CONNECTION_METADATA.encode(blobs.ConnectionMetadata(ports)), node.version)
+    await log.metadata.set(path, blobs.NODE_NUMBERS.encode(blobs.NodeNumbers(ports)), node.version)
     server = WaltzServer(log.config, log.metadata, advertise="127.0.0.1:0")
     await server.start("127.0.0.1", 0)
     try:

@@ -102,8 +102,8 @@ BLOBS: dict[str, tuple[Layout[Any], Any]] = {
         blobs.PARTITION_METADATA,
         blobs.PartitionMetadata(3, 9, (blobs.ReplicaState(2, "h:1", 8, blobs.UNRESOLVED),)),
     ),
-    "ZK group": (blobs.GROUP_DESCRIPTOR, blobs.GroupDescriptor((blobs.NodeNumber("h:1", 7),))),
-    "ZK connection": (blobs.CONNECTION_METADATA, blobs.ConnectionMetadata((blobs.NodeNumber("h:1", 7),))),
+    "ZK group": (blobs.NODE_NUMBERS, blobs.NodeNumbers((blobs.NodeNumber("h:1", 7),))),
+    "ZK connection": (blobs.NODE_NUMBERS, blobs.NodeNumbers((blobs.NodeNumber("h:1", 7),))),
     "ZK storeparams": (blobs.STORE_PARAMS, blobs.StoreParams(KEY, 3)),
     "ZK serverdesc": (blobs.SERVER_DESCRIPTOR, blobs.ServerDescriptor(1, "h", 55180, (2,))),
     "ZK partassign": (

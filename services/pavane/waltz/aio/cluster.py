@@ -1,6 +1,7 @@
 """What a server does in the metadata store: make the tree, read the view, register (docs/specs/waltz.md 8.2, 8.3)."""
 
 import asyncio
+import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from pavane.waltz.state.metadata import (
     BadVersion,
     Lease,
     Metadata,
-    MetadataError,
     Node,
     NodeExists,
     NoNode,
@@ -63,8 +63,8 @@ async def make_tree(metadata: Metadata, config: ClusterConfig, more: Mapping[str
         paths.server_ids: bytes(COUNTER_BYTES),
         paths.store: blobs.STORE_PARAMS.encode(blobs.StoreParams(config.key, config.partitions)),
         paths.assignment: _assignments(config.partitions, config.storage),
-        paths.groups: blobs.GROUP_DESCRIPTOR.encode(blobs.GroupDescriptor(groups)),
-        paths.connections: blobs.CONNECTION_METADATA.encode(blobs.ConnectionMetadata(admin)),
+        paths.groups: blobs.NODE_NUMBERS.encode(blobs.NodeNumbers(groups)),
+        paths.connections: blobs.NODE_NUMBERS.encode(blobs.NodeNumbers(admin)),
         paths.partitions: b"",
         paths.readers: b"",
         **(more or {}),
@@ -101,20 +101,15 @@ async def set_replicas(metadata: Metadata, config: ClusterConfig) -> None:
     programs may ask for the same at once. Raises ``NoNode`` where the tree is not complete.
     """
     paths = Paths(config.root)
-    node = await _present(metadata, paths.groups)
-    groups = blobs.GROUP_DESCRIPTOR.decode(node.data).nodes
-    added = [address for address in config.storage if address not in {one.address for one in groups}]
-    number = max((one.number for one in groups), default=-1) + 1
-    if added:
-        groups += tuple(blobs.NodeNumber(address, number + index) for index, address in enumerate(added))
-        await metadata.set(paths.groups, blobs.GROUP_DESCRIPTOR.encode(blobs.GroupDescriptor(groups)), node.version)
-    node = await _present(metadata, paths.connections)
-    ports = blobs.CONNECTION_METADATA.decode(node.data).nodes
-    added = [address for address in config.storage if address not in {one.address for one in ports}]
-    if added:
-        ports += tuple(blobs.NodeNumber(address, config.admin_port) for address in added)
-        data = blobs.CONNECTION_METADATA.encode(blobs.ConnectionMetadata(ports))
-        await metadata.set(paths.connections, data, node.version)
+    for path in (paths.groups, paths.connections):
+        node = await _present(metadata, path)
+        nodes = blobs.NODE_NUMBERS.decode(node.data).nodes
+        added = [address for address in config.storage if address not in {one.address for one in nodes}]
+        if added:
+            group = max((one.number for one in nodes), default=-1) + 1
+            numbers = itertools.count(group) if path == paths.groups else itertools.repeat(config.admin_port)
+            nodes += tuple(map(blobs.NodeNumber, added, numbers))
+            await metadata.set(path, blobs.NODE_NUMBERS.encode(blobs.NodeNumbers(nodes)), node.version)
     node = await _present(metadata, paths.assignment)
     present = _replicas(blobs.REPLICA_ASSIGNMENTS.decode(node.data))
     data = _assignments(max(config.partitions, len(present)), config.storage)
@@ -266,18 +261,3 @@ async def _ephemerals(metadata: Metadata, path: str) -> Mapping[str, bytes]:
     names: Sequence[str] = [name for name in await metadata.children(path) if name.startswith(_SEQUENCE)]
     nodes = await asyncio.gather(*(metadata.get(f"{path}/{name}") for name in names))
     return {name: node.data for name, node in zip(names, nodes, strict=True) if node is not None}
-
-
-__all__ = [
-    "ClusterConfig",
-    "MetadataError",
-    "check_tree",
-    "make_tree",
-    "next_id",
-    "prefer",
-    "read_rollout",
-    "read_view",
-    "register",
-    "set_replicas",
-    "set_rollout",
-]

@@ -72,7 +72,7 @@ class Elsewhere:
             admin = self._nodes.get(node)
             if admin is None or admin.closed:
                 found = await self._metadata.get(Paths(self._config.root).connections)
-                ports = blobs.CONNECTION_METADATA.decode(found.data).nodes if found is not None else ()
+                ports = blobs.NODE_NUMBERS.decode(found.data).nodes if found is not None else ()
                 port = next((one.number for one in ports if one.address == node), 0)
                 address = f"{node.rpartition(':')[0]}:{port}"
                 key, partitions = self._config.key, self._config.partitions

@@ -89,15 +89,8 @@ class NodeNumber:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescriptor:
-    """Which storage node belongs to which group."""
-
-    nodes: tuple[NodeNumber, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionMetadata:
-    """Which storage node has which admin port."""
+class NodeNumbers:
+    """Which storage node belongs to which group, or has which admin port: two blobs of one shape."""
 
     nodes: tuple[NodeNumber, ...]
 
@@ -194,7 +187,6 @@ class _Consumers:
 
 
 _V = Constant(_VERSION)
-_NODES = Listed(Layout(NodeNumber, JAVA_TEXT, INT32))
 _ASSIGNED = Layout(AssignedPartition, INT32, INT32)
 _SERVER = Layout(ServerPartitions, INT32, Listed(_ASSIGNED))
 _REPLICA = Layout(ReplicaAssignment, JAVA_TEXT, INTS)
@@ -206,8 +198,7 @@ PARTITION_ASSIGNMENT = Layout(PartitionAssignment, Constant(b"\x03"), INT32, INT
 SERVER_DESCRIPTOR = Layout(ServerDescriptor, _V, INT32, JAVA_TEXT, INT32, INTS)
 STORE_PARAMS = Layout(StoreParams, _V, UUID, INT32)
 REPLICA_ASSIGNMENTS = Layout(ReplicaAssignments, _V, Listed(_REPLICA))
-GROUP_DESCRIPTOR = Layout(GroupDescriptor, _V, _NODES)
-CONNECTION_METADATA = Layout(ConnectionMetadata, _V, _NODES)
+NODE_NUMBERS = Layout(NodeNumbers, _V, Listed(Layout(NodeNumber, JAVA_TEXT, INT32)))
 PARTITION_METADATA = Layout(PartitionMetadata, _V, INT32, INT64, Listed(_STATE), _Start(), _Consumers())
 ROLLOUT = Layout(Rollout, _V, INT32, INT32, _Start())
 SERVER_ROLLOUT = Layout(ServerRollout, _V, INT32, INT32)
