@@ -10,7 +10,7 @@ from pavane.pods.waltz_metadata import RaftMetadata
 from pavane.raft.client import RaftClient
 from pavane.waltz.aio.cluster import read_rollout
 from pavane.waltz.client import Waltz
-from pavane.waltz.state.assignment import Rollout
+from pavane.waltz.wire.blobs import Rollout
 from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_operator.kinds.waltz.names import raft_root
 from tests.api.plane import IDENT, Plane, plane, served

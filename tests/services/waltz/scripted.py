@@ -10,6 +10,7 @@ from typing import Any
 from pavane.waltz.core.retention import Change, Keeping
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.blobs import AssignedPartition
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.frame import LOG_SERVER, Channel
 from pavane.wire import ProtocolError, Stage
@@ -70,7 +71,9 @@ class Cluster:
                 server.port,
                 Stage.READ_WRITE,
                 tuple(
-                    m.OwnedPartition(p, log.generation) for p, log in enumerate(self.logs) if log.owner == server.number
+                    AssignedPartition(p, log.generation)
+                    for p, log in enumerate(self.logs)
+                    if log.owner == server.number
                 ),
             )
             for server in self.servers

@@ -16,8 +16,8 @@ from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree, next_id, read_rollout, set_rollout
 from pavane.waltz.aio.zookeeper import ZooKeeperMetadata
-from pavane.waltz.state.assignment import Rollout
 from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, Node, NodeExists, NoNode, OtherCluster
+from pavane.waltz.wire.blobs import Rollout
 from tests.services.cutting import cuttable
 from tests.services.eventually import eventually
 from tests.services.raft.peers import free_urls

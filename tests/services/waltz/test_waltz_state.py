@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pavane.waltz.state.assignment import Candidate, Rollout, assign
+from pavane.waltz.state.assignment import Candidate, assign
 from pavane.waltz.state.locks import Conflicting, LockTable, Taken, Waiting
 from pavane.waltz.state.recovery import (
     Info,
@@ -16,7 +16,7 @@ from pavane.waltz.state.recovery import (
     next_members,
     resolve,
 )
-from pavane.waltz.wire.blobs import UNRESOLVED
+from pavane.waltz.wire.blobs import UNRESOLVED, Rollout
 from pavane.waltz.wire.locks import lock_hash
 
 NODES = ("a", "b", "c")

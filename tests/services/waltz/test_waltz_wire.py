@@ -274,7 +274,7 @@ WORKED: list[tuple[Any, str]] = [
             5,
             2,
             77,
-            (messages.ViewServer(1, "h", 55180, Stage.READ_WRITE, (messages.OwnedPartition(0, 3),)),),
+            (messages.ViewServer(1, "h", 55180, Stage.READ_WRITE, (blobs.AssignedPartition(0, 3),)),),
         ),
         "4c0005000000452e0102030405060708090a0b0c0d0e0f10000000066c656467657200000005000000020000004d00000001"
         "0000000100000001680000d78c04000000010000000000000003",

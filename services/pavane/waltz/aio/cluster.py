@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from pavane.waltz.core.cluster import ClusterView, rewritten
-from pavane.waltz.state.assignment import Rollout
 from pavane.waltz.state.metadata import (
     BadVersion,
     Lease,
@@ -163,13 +162,10 @@ async def set_rollout(metadata: Metadata, root: str, number: int, servers: int, 
         return
 
 
-async def read_rollout(metadata: Metadata, root: str) -> Rollout | None:
+async def read_rollout(metadata: Metadata, root: str) -> blobs.Rollout | None:
     """Return which generation shall own everything, ``None`` if none was ever told to."""
     node = await metadata.get(Paths(root).rollout)
-    if node is None:
-        return None
-    found = blobs.ROLLOUT.decode(node.data)
-    return Rollout(found.number, found.servers, found.left)
+    return None if node is None else blobs.ROLLOUT.decode(node.data)
 
 
 async def register(

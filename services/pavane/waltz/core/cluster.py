@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pavane.waltz.core.outputs import WriteAssignment
-from pavane.waltz.state.assignment import Candidate, Rollout, assign
-from pavane.waltz.wire.blobs import AssignedPartition, PartitionAssignment, ServerDescriptor, ServerPartitions
+from pavane.waltz.state.assignment import Candidate, assign
+from pavane.waltz.wire.blobs import AssignedPartition, PartitionAssignment, Rollout, ServerDescriptor, ServerPartitions
 
 STEP_S = 0.5  # between two assignments of a rollout: the partitions of the last one are open by then, as a rule
 

@@ -20,7 +20,7 @@ from pavane.waltz.core.storing import PartitionStage
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.state.recovery import RULES, Rules
 from pavane.waltz.wire import messages as m
-from pavane.waltz.wire.blobs import PartitionMetadata
+from pavane.waltz.wire.blobs import AssignedPartition, PartitionMetadata
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
 from pavane.wire import Stage
@@ -491,7 +491,7 @@ class ServerCore:
                 descriptor.host,
                 descriptor.port,
                 Stage.READ_WRITE,
-                tuple(m.OwnedPartition(*one) for one in owned.get(server, ())),
+                tuple(AssignedPartition(*one) for one in owned.get(server, ())),
             )
             for server, descriptor in sorted(self.view.servers.items())
         )

@@ -7,6 +7,8 @@ stays where it is as far as fairness allows.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pavane.waltz.wire.blobs import Rollout
+
 Owned = tuple[int, int]
 """Partition and its generation."""
 Assignment = Mapping[int, Sequence[Owned]]
@@ -19,20 +21,6 @@ class Candidate:
 
     preferred: tuple[int, ...] = ()
     rollout: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """Servers of generation ``number`` are to take over as soon as half of the ``wanted`` are there."""
-
-    number: int
-    wanted: int
-    left: int = 0
-    """The last generation that was left for a former one."""
-
-    def has_passed(self, generation: int) -> bool:
-        """Whether that generation had its turn, or may never have it."""
-        return generation != self.number and generation <= max(self.number, self.left)
 
 
 @dataclass(slots=True)
@@ -61,7 +49,7 @@ def entitled(live: Mapping[int, Candidate], rollout: Rollout | None) -> frozense
     old = frozenset(live) - new
     if not new or not old:
         return frozenset(live)
-    return new if len(new) >= -(-rollout.wanted // 2) else old
+    return new if len(new) >= -(-rollout.servers // 2) else old
 
 
 def assign(

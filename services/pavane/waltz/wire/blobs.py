@@ -24,7 +24,7 @@ class ClusterParams:
 
 @dataclass(frozen=True, slots=True)
 class AssignedPartition:
-    """A partition and its generation."""
+    """A partition that the assignment gives to a server, and its generation."""
 
     partition: int
     generation: int
@@ -135,12 +135,16 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Ours: the rollout whose servers shall own everything, and how many of them are wanted."""
+    """Ours: the rollout whose servers shall own everything as soon as half of so many are there."""
 
     number: int
     servers: int
     left: int = 0
     """The last rollout that was left for a former one; behind the others only where there was one."""
+
+    def has_passed(self, number: int) -> bool:
+        """Whether that rollout had its turn, or may never have it."""
+        return number != self.number and number <= max(self.number, self.left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +191,8 @@ class _Consumers:
 
 
 _V = Constant(_VERSION)
-_ASSIGNED = Layout(AssignedPartition, INT32, INT32)
-_SERVER = Layout(ServerPartitions, INT32, Listed(_ASSIGNED))
+ASSIGNED = Layout(AssignedPartition, INT32, INT32)
+_SERVER = Layout(ServerPartitions, INT32, Listed(ASSIGNED))
 _REPLICA = Layout(ReplicaAssignment, JAVA_TEXT, INTS)
 _LISTED = Listed(Layout(Consumer, JAVA_TEXT, INT64, INT64, INT64, JAVA_TEXT, INT64))
 _STATE = Layout(ReplicaState, Constant(b"\x01\x01"), INT32, JAVA_TEXT, INT64, INT64)

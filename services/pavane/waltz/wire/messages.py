@@ -5,6 +5,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from pavane.waltz.errors import RejectCode
+from pavane.waltz.wire.blobs import AssignedPartition
 from pavane.waltz.wire.fields import ReqId
 from pavane.wire import Stage
 
@@ -313,14 +314,6 @@ class ViewRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnedPartition:
-    """A partition that the assignment gives to a server."""
-
-    partition: int
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
 class ViewServer:
     """A live server: where it is, how far its pod has come and what it owns."""
 
@@ -328,7 +321,7 @@ class ViewServer:
     host: str
     port: int
     stage: Stage
-    partitions: tuple[OwnedPartition, ...]
+    partitions: tuple[AssignedPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)

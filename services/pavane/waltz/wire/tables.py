@@ -12,6 +12,7 @@ from typing import Any
 
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
+from pavane.waltz.wire.blobs import ASSIGNED
 from pavane.waltz.wire.fields import (
     BOOLEAN,
     BYTE,
@@ -194,8 +195,7 @@ class _StateV3(Enumerated[m.MountState]):
         super().put(out, value)
 
 
-_OWNED = Layout(m.OwnedPartition, INT32, INT32)
-_VIEW_SERVER = Layout(m.ViewServer, INT32, TEXT, INT32, Enumerated(BYTE, Stage), Listed(_OWNED))
+_VIEW_SERVER = Layout(m.ViewServer, INT32, TEXT, INT32, Enumerated(BYTE, Stage), Listed(ASSIGNED))
 _REACHABLE = Layout(m.StorageReachable, TEXT, BOOLEAN)
 _HEALTH = Layout(m.PartitionHealth, INT32, BOOLEAN)
 _CONSUMER = Layout(m.ConsumerState, TEXT, INT64, INT64, TEXT, INT64, INT64, INT64)
