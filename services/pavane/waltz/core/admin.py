@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from pavane.waltz.state.store import AdminStore, Damaged, ManagedPartition
+from pavane.waltz.state.store import Damaged, NodeStore, PartitionStore
 from pavane.waltz.wire import storage as s
 
 Request = (
@@ -27,7 +27,7 @@ class _Refused(Exception):
 class Admin:
     """The admin side of the node that keeps its partitions in ``store``; ``counters`` are told with the metrics."""
 
-    def __init__(self, store: AdminStore, counters: Callable[[], dict[str, int]] = dict) -> None:
+    def __init__(self, store: NodeStore, counters: Callable[[], dict[str, int]] = dict) -> None:
         self._store = store
         self._counters = counters
 
@@ -81,7 +81,7 @@ class Admin:
             for number in request.partitions:
                 self._store.unassign(number, delete_files=request.delete_files)
 
-    def _files(self, number: int) -> ManagedPartition:
+    def _files(self, number: int) -> PartitionStore:
         files = self._store.partition(number)
         if files is None:
             raise _Refused(f"partition {number} is not assigned to this storage node")

@@ -41,6 +41,11 @@ class PartitionStore(Protocol):
     """One partition's log on a disk. Every method may raise ``OSError``; reads raise ``Damaged``."""
 
     @property
+    def number(self) -> int:
+        """Which."""
+        ...
+
+    @property
     def available(self) -> bool:
         """Whether the partition may be used; a damaged one may not."""
         ...
@@ -106,37 +111,28 @@ class PartitionStore(Protocol):
         """Write the session durably."""
         ...
 
+    def set_available(self, available: bool) -> None:
+        """Let a tool say whether the partition may be used, durably."""
+        ...
+
     def read(self, txid: int, count: int) -> list[Record]:
         """Return up to ``count`` records from ``txid`` on, as far as they fit one message."""
         ...
 
 
-class ManagedPartition(PartitionStore, Protocol):
-    """A partition as tools see it."""
-
-    @property
-    def number(self) -> int:
-        """Which."""
-        ...
-
-    def set_available(self, available: bool) -> None:
-        """Let the partition be used, or not, durably."""
-        ...
-
-
-class AdminStore(Protocol):
-    """All partitions of one node, for tools."""
+class NodeStore(Protocol):
+    """All partitions of one node."""
 
     @property
     def partitions(self) -> int:
         """How many the cluster has."""
         ...
 
-    def partition(self, number: int) -> ManagedPartition | None:
+    def partition(self, number: int) -> PartitionStore | None:
         """Return a partition that is assigned to this node."""
         ...
 
-    def assigned(self) -> Sequence[ManagedPartition]:
+    def assigned(self) -> Sequence[PartitionStore]:
         """Return the partitions of this node."""
         ...
 
@@ -146,14 +142,6 @@ class AdminStore(Protocol):
 
     def unassign(self, number: int, *, delete_files: bool) -> None:
         """Take a partition away, durably, with its files or without."""
-        ...
-
-
-class NodeStore(Protocol):
-    """All partitions of one node."""
-
-    def partition(self, number: int) -> PartitionStore | None:
-        """Return a partition that is assigned to this node."""
         ...
 
     def sync_marks(self) -> None:
