@@ -50,7 +50,7 @@ class Registration:
     reqid: ReqId
 
 
-_KINDS = {
+KINDS = {
     m.MountRequest: 0,
     m.AppendRequest: 2,
     m.FeedRequest: 3,
@@ -58,12 +58,14 @@ _KINDS = {
     m.FlushRequest: 8,
     m.HighWaterMarkRequest: 11,
     m.FeedBatchRequest: 32,
+    m.FeedCredit: 34,
     m.AppendIdempotent: 37,
     m.TrimRequest: 47,
     m.ConsumerRequest: 49,
 }
+"""What is asked of a partition, and by which number a refusal names it."""
 
 
 def kind_of(request: Any) -> int:
     """Return the number by which a refusal names a request."""
-    return _KINDS[type(request)]
+    return KINDS[type(request)]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pavane.waltz.core.cluster import STEP_S, ClusterView, rewritten
-from pavane.waltz.core.connection import PARKED_MAX, Connection, kind_of
+from pavane.waltz.core.connection import KINDS, PARKED_MAX, Connection, kind_of
 from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Reply, Resume, WriteAssignment
 from pavane.waltz.core.partition import PARK_S, Partition
 from pavane.waltz.core.quotas import CONNECT_AGAIN_S, Quota, Quotas
@@ -26,20 +26,6 @@ from pavane.waltz.wire.storage import Record
 from pavane.wire import Stage
 
 VIEWS_ASKED_MAX = 16  # client ids of one connection under way: each costs writes in the metadata store
-
-_PARTITION_MESSAGES = (
-    m.MountRequest,
-    m.AppendRequest,
-    m.AppendIdempotent,
-    m.FeedRequest,
-    m.FeedBatchRequest,
-    m.FeedCredit,
-    m.FlushRequest,
-    m.HighWaterMarkRequest,
-    m.TransactionDataRequest,
-    m.TrimRequest,
-    m.ConsumerRequest,
-)
 
 
 class ServerCore:
@@ -368,7 +354,7 @@ class ServerCore:
                 self._out.append(Hangup(known.id, text))
         elif isinstance(message, (m.AppendIdempotent, m.AppendRequest)) and self._is_refused(now, known, message):
             pass
-        elif isinstance(message, _PARTITION_MESSAGES):
+        elif type(message) in KINDS:
             partition = self.owned.get(reqid.partition)
             if partition is None or partition.stage is PartitionStage.CLOSED:
                 if (reader := self._reader(known, message)) is not None:
