@@ -38,7 +38,6 @@ class Lease(Protocol):
 
     async def ended(self) -> None:
         """Return when the lease is lost, or may be by our own clock."""
-        ...
 
 
 class Metadata(Protocol):
@@ -46,34 +45,27 @@ class Metadata(Protocol):
 
     async def get(self, path: str) -> Node | None:
         """Return a node, ``None`` if it is not there."""
-        ...
 
     async def set(self, path: str, data: bytes, version: int) -> int:
         """Replace data of that version and return the new one; raises ``BadVersion``, ``NoNode``."""
-        ...
 
     async def create(self, path: str, data: bytes, *, lease: Lease | None = None, sequential: bool = False) -> str:
         """Create a node, ephemeral with a ``lease``, and return its path; raises ``NodeExists``."""
-        ...
 
     async def remove(self, path: str) -> None:
         """Remove a node; raises ``NoNode``."""
-        ...
 
     async def children(self, path: str) -> list[str]:
         """Return the names of a node's children; raises ``NoNode``."""
-        ...
 
     def changes(self, root: str, paths: Sequence[str]) -> AsyncGenerator[str, None]:
         """Yield whenever data or children of one of ``paths``, all below ``root``, may have changed; first at once.
 
         What is yielded is the changed node, or empty. Never ends.
         """
-        ...
 
     def lease(self, ttl_s: float) -> AbstractAsyncContextManager[Lease]:
         """Hold a lease, renewed in the background, and give it back at the end."""
-        ...
 
 
 class Paths:

@@ -18,7 +18,6 @@ class Readable(Protocol):
 
     def read(self, offset: int, size: int, /) -> bytes:
         """Return what stands there, less at the end of the file."""
-        ...
 
 
 class ReadSlots:
