@@ -134,10 +134,7 @@ class Partition(Changing):
         while self._parked:
             _, connection, message = self._parked.popleft()
             connection.parked -= 1
-            if isinstance(message, m.MountRequest):
-                self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
-            elif connection.ours:
-                self.reject(connection, message.reqid, kind_of(message), RejectCode.PARTITION_NOT_HERE, reason)
+            self._not_ready(connection, message, RejectCode.PARTITION_NOT_HERE, reason)
         for number in sorted(undecided):
             self._out.append(Hangup(number, f"partition {self.number} left before an append was decided"))
         if self._session is not None:
@@ -168,10 +165,7 @@ class Partition(Changing):
         while self._parked and self._parked[0][0] <= now:
             _, connection, message = self._parked.popleft()
             connection.parked -= 1
-            if isinstance(message, m.MountRequest):
-                self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
-            elif connection.ours:
-                self.reject(connection, message.reqid, kind_of(message), RejectCode.UNAVAILABLE, self.blocker)
+            self._not_ready(connection, message, RejectCode.UNAVAILABLE, self.blocker)
 
     # -- the store session ----------------------------------------------------------------------------------------
 
@@ -366,11 +360,15 @@ class Partition(Changing):
         waits = self.stage is PartitionStage.OPENING and not (connection.ours and self.lacks_copies)
         if waits and connection.parked < PARKED_MAX:
             self.park(self.now + PARK_S, connection, message)
-        elif isinstance(message, m.MountRequest):
+        else:
+            self._not_ready(connection, message, RejectCode.UNAVAILABLE, self.blocker or "leaving")
+        return False
+
+    def _not_ready(self, connection: Connection, message: Any, code: RejectCode, text: str) -> None:
+        if isinstance(message, m.MountRequest):
             self._reply(connection, m.MountResponse(message.reqid, m.MountState.NOT_READY))
         elif connection.ours:
-            self.reject(connection, message.reqid, kind_of(message), RejectCode.UNAVAILABLE, self.blocker or "leaving")
-        return False
+            self.reject(connection, message.reqid, kind_of(message), code, text)
 
     def _mount(self, connection: Connection, request: m.MountRequest) -> None:
         client = connection.client
