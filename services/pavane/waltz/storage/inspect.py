@@ -23,14 +23,7 @@ from pavane.waltz.storage.layout import (
     MARK_FILE,
     MARK_LAYOUT,
 )
-from pavane.waltz.storage.segment import (
-    HEADER_BYTES,
-    OVERHEAD_BYTES,
-    RECORD_LAYOUT,
-    SEGMENT_HEAD,
-    VERSION,
-    parse_record,
-)
+from pavane.waltz.storage.segment import HEADER_BYTES, OVERHEAD_BYTES, SEGMENT_HEAD, VERSION, record_at
 from pavane.waltz.storage.slots import ReadSlots
 from pavane.waltz.wire.storage import Record
 
@@ -235,12 +228,8 @@ class _Segment:
         """Yield offsets and records; raises ``Damaged`` at what is none."""
         offset, expected = HEADER_BYTES, self.first
         while offset < self.file.size:
-            head = self.file.read(offset, OVERHEAD_BYTES)
-            size = RECORD_LAYOUT.unpack_from(head)[6] if len(head) == OVERHEAD_BYTES else -1
-            if not 0 <= size <= self.file.size:
-                raise Damaged(f"{self.file.path}: no whole record at offset {offset}")
             try:
-                record, length = parse_record(self.file.read(offset, OVERHEAD_BYTES + size), 0)
+                record, length = record_at(self.file, offset)
             except Damaged as error:
                 raise Damaged(f"{self.file.path}: {error}, at offset {offset}") from error
             if record.txid != expected:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pavane.wal.files import File, Folder
 from pavane.waltz.state.store import Damaged
+from pavane.waltz.storage.slots import Readable
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
 
@@ -90,7 +91,7 @@ class Segment:
         if offset is None:
             return None
         try:
-            record, size = self._record(offset)
+            record, size = record_at(self._seg, offset)
         except Damaged:
             return None
         return offset + size if record.txid == txid else None
@@ -101,7 +102,7 @@ class Segment:
         offsets = bytearray()
         while offset < size:
             try:
-                record, length = self._record(offset)
+                record, length = record_at(self._seg, offset)
             except Damaged as error:
                 fault = str(error)
                 break
@@ -229,7 +230,7 @@ class Segment:
         while txid + len(offsets) // _OFFSET.size <= self.last and at < len(data):
             following = txid + len(offsets) // _OFFSET.size
             try:
-                record, length = parse_record(data, at) if at else self._record(offset)
+                record, length = parse_record(data, at) if at else record_at(self._seg, offset)
             except Damaged as error:
                 if at:
                     break  # it may only be cut off here: the next call looks at the whole of it
@@ -262,13 +263,14 @@ class Segment:
         (offset,) = _OFFSET.unpack(data)
         return int(offset) if HEADER_BYTES <= offset <= self._seg.size else None
 
-    def _record(self, offset: int) -> tuple[Record, int]:
-        head = self._seg.read(offset, OVERHEAD_BYTES)
-        if len(head) == OVERHEAD_BYTES:
-            size = RECORD_LAYOUT.unpack_from(head)[6]
-            if 0 <= size <= self._seg.size:
-                return parse_record(self._seg.read(offset, OVERHEAD_BYTES + size), 0)
-        raise Damaged(f"no whole record at offset {offset}")
+
+def record_at(file: Readable, offset: int) -> tuple[Record, int]:
+    """Return the record at an offset of a segment, and its length there; raises ``Damaged``."""
+    head = file.read(offset, OVERHEAD_BYTES)
+    size = RECORD_LAYOUT.unpack_from(head)[6] if len(head) == OVERHEAD_BYTES else -1
+    if not 0 <= size <= file.size:
+        raise Damaged("a record is cut off")
+    return parse_record(file.read(offset, OVERHEAD_BYTES + size), 0)
 
 
 def parse_record(data: bytes, at: int) -> tuple[Record, int]:

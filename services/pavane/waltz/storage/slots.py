@@ -16,6 +16,10 @@ _CRC = struct.Struct(">I")
 class Readable(Protocol):
     """A file as far as it is read."""
 
+    @property
+    def size(self) -> int:
+        """Bytes in it."""
+
     def read(self, offset: int, size: int, /) -> bytes:
         """Return what stands there, less at the end of the file."""
 
