@@ -93,7 +93,8 @@ class Controller:
         self._tick = 0
         self._looked = False  # else no tick says nothing
         self._taking: _Taking | None = None
-        self._fencing = False  # until all chains have our token
+        self._own = Rank()  # by which it writes
+        self._fencing = False  # until all chains have it
         self._unfenced: set[str] = set()
         self._position = 0  # of the chains' partition, read up to here for their fences
         self.took_over_s: float | None = None
@@ -281,6 +282,7 @@ class Controller:
             raise Fenced(f"generation {former.writer} mints ticks")
         if former.writer not in (0, self._generation) and not self._near():
             return
+        self._own = rank
         await ticks.fence(rank.token)
         await ticks.mint()
         await self._read_on(ticks)
@@ -299,14 +301,14 @@ class Controller:
         self._fencing = self._fencing and not fenced
 
     async def _chains_fenced(self) -> bool:
-        """Whether the replicas have put our token into the chain of each view that has not failed."""
+        """Whether the replicas have put our rank into the chain of each view that has not failed."""
         end = await self._log.hwm(self._place.views) + 1
         async for transaction in self._log.read(self._place.views, self._position, end):
             self._position = transaction.id + 1
             entry = decode(transaction.header, transaction.data)
             if entry is None or isinstance(entry, Data):
                 continue
-            if Token(entry.rank.generation, entry.rank.epoch) == self._core.token:
+            if entry.rank == self._own:
                 self._unfenced.discard(entry.chain)
         failures = self._failures()
         return not self._unfenced - {view.name for view, id_ in self._ids.items() if id_ in failures}

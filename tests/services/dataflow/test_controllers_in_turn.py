@@ -23,6 +23,7 @@ from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.ports import Fenced
 from pavane.dataflow.replica import ReplicaEngine
+from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.sql import parse
 from pavane.dataflow.views import Views
 from tests.services.dataflow.test_chains_under_faults import DATA, HOME, TICKS_PARTITION, FaultyLog
@@ -93,11 +94,12 @@ class Pipeline:
 
     @asynccontextmanager
     async def controller(
-        self, scripts: tuple[str, ...], replica: Noting, generation: int = 1
+        self, scripts: tuple[str, ...], replica: Noting, generation: int = 1, leaves: int = 0
     ) -> AsyncIterator[tuple[Controller, asyncio.Task[None]]]:
         parsed, place = [parse(script) for script in scripts], Place(TICKS_PARTITION, HOME)
         dialled = {"r0": replica.address}
         made = Controller(self.log, parsed, place, dialled, INTERVAL_S, self.clocks, generation)
+        made.leaves = leaves
         made.allowed.set()
         self.last, self.turns = made, 0
         running = asyncio.create_task(made.run(self._moved, lambda _: None))
@@ -233,3 +235,26 @@ async def test_a_changed_script_shows_although_no_row_comes(generation: int) -> 
         await pipeline.shown(3)
     async with pipeline.keeper(MOST, generation):
         await pipeline.shown(2)
+
+
+async def test_a_script_that_is_sent_back_shows_although_a_pod_of_the_one_that_was_left_starts_again() -> None:
+    """Both have the same epoch then: that pod took it before who goes back fenced it, and its replica is late."""
+    pipeline = Pipeline()
+    await pipeline.append(1, 2)
+    for script, generation, answer in ((SUM, 1, 3), (MOST, 2, 2)):
+        async with pipeline.keeper(script, generation):
+            await pipeline.shown(answer)
+    async with pipeline.replica(1) as replica:
+        replica.waiting = []
+        async with pipeline.controller((SUM,), replica, leaves=2):
+            await eventually(lambda: bool(replica.waiting))
+            ticks = len(pipeline.minted_by)
+            (view,) = parse(MOST).views
+            late = ChainSink(Home(pipeline.log, HOME), TICKS_PARTITION, view, pipeline.clocks.now_ms, lambda: "late")
+            await late.open(1)
+            await late.allow((2, 2))
+            looked = pipeline.turns
+            await eventually(lambda: pipeline.turns > looked + 2)
+            assert len(pipeline.minted_by) == ticks, "the one that was left could write the tick"
+            replica.let()
+            await pipeline.shown(3)
