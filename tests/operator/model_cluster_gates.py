@@ -108,13 +108,13 @@ def baking(world: World, on_failure: str) -> Script:
 
 
 def went_back(world: World) -> bool:
-    """Generation 1 serves again, whatever the spec says, and 2 is not tried again."""
+    """Generation 1 serves again, whatever the spec says; 2 is not tried again, and its volumes are gone."""
     results = [(each.generation, each.result, each.reason) for each in world.status.history]
     return (
         failed_with("GateFailed")(world)
         and world.status.active_generation == world.fence == world.selected == 1
         and results == [(1, Result.PROMOTED, None), (2, Result.ROLLED_BACK, "GateFailed")]
-        and ("StatefulSet", f"{NAME}-server-g2") not in world.objects
+        and not any(f"{NAME}-server-g2" in name for _, name in world.objects)
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.status import GenerationRole, Result, State
 from pavane_operator.plan.model import CAN_SWITCH_BACK, ROLLOUT_ID_ANNOTATION, DeleteChild, Pod, Problem
+from tests.operator.model_cluster_gates import gate
 from tests.operator.model_cluster_kind import NAME
 from tests.operator.test_plan_status import Lab
 
@@ -115,3 +116,22 @@ def test_it_does_not_begin_without_a_majority_of_those_who_write() -> None:
     status = lab.status(facts=silent)
     assert status.rollout is not None
     assert (status.rollout.state, status.rollout.blockers[0].reason) == (State.BAKING, "NoQuorum")
+
+
+def test_volumes_of_what_a_gate_sent_back_go_once_the_active_generation_has_all_that_they_hold() -> None:
+    lab = baking()
+    lab.world.faults.answers["probe"] = False
+    lab.world.rollout(gates=[gate("SwitchBack")])
+    lab.until(lambda world: world.state is State.IDLE and world.status.failed is not None)
+
+    def deleted(fault: Callable[[Pod], Pod] = lambda pod: pod) -> set[str]:
+        pods = tuple(map(fault, lab.operator.observe().pods))
+        found = (each for each in lab.plan(pods=pods).actions if isinstance(each, DeleteChild))
+        return {each.name for each in found if each.kind == "PersistentVolumeClaim"}
+
+    def late(pod: Pod) -> Pod:
+        assert pod.stage is not None
+        return dataclasses.replace(pod, stage=dataclasses.replace(pod.stage, progress=0, target=1_000_000))
+
+    assert deleted(_silent) == deleted(late) == set()
+    assert deleted() == {f"data-{NAME}-server-g2-{ordinal}" for ordinal in range(3)}

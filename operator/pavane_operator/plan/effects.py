@@ -145,19 +145,15 @@ def _pod_deletion(pod: Pod) -> DeleteChild:
     return DeleteChild(POD, pod.name, pod.uid, pod.resource_version)
 
 
-def upkeep(view: ResourceView) -> Decision:
-    """B4-B6: what runs is kept in order while the new spec is held back; resume and scaling."""
-    return _kept(view, former_volumes=False)
-
-
 def steady(view: ResourceView) -> Decision:
-    """B3: upkeep, and once the active generation is well, the volumes of former ones go."""
-    decision = _kept(view, former_volumes=_active_is_well(view))
+    """B3."""
+    decision = upkeep(view)
     return decision if decision.rollout is not None else replace(decision, changes={"failed": None})
 
 
-def _kept(view: ResourceView, *, former_volumes: bool) -> Decision:
-    """Leftovers go, pods advance, and the store gets the step that it needs: recorded first, then taken."""
+def upkeep(view: ResourceView) -> Decision:
+    """B3-B6, also while the new spec is held back: leftovers go, pods advance, and the store gets the step that it
+    needs: recorded first, then taken. Volumes of former generations go once the active one has all that they hold."""
     step, due = view.rollout.step, view.facts.due
     if due is None and step is not None:
         return Decision(rollout=Rollout(state=State.IDLE))
@@ -165,7 +161,7 @@ def _kept(view: ResourceView, *, former_volumes: bool) -> Decision:
         return _record(view, due)
     calls, retry_at = ((), None) if step is None else _calls(view, step, view.active)
     volumes = surplus_volumes(view, view.active)
-    if former_volumes and isinstance(view.storage, StorageSpec) and not view.storage.retain:
+    if isinstance(view.storage, StorageSpec) and not view.storage.retain and _active_is_well(view):
         volumes += [volume for volume in view.volumes if volume.generation not in (None, view.active)]
     exchanged = replaceable(view, view.standing, view.outdated)
     replaced = () if exchanged is None else (_pod_deletion(exchanged),)
