@@ -13,8 +13,9 @@ from bench.spark import spark_session
 from pavane.waltz.client import Waltz
 from pavane.waltz.core.retention import Policy
 from pavane_cli import output
+from tests.services.objects import S3
 from tests.services.waltz.running import running_log
-from tests.services.waltz.test_archive_s3 import S3
+from tests.services.waltz.test_archive_s3 import archive_on
 
 PARTITIONS = 4
 MIB = 1 << 20
@@ -101,10 +102,12 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
 @asynccontextmanager
 async def _log(folder: Path) -> AsyncIterator[tuple[str, S3, Callable[[], list[int]]]]:
     """Run a log in this process, and its store beside it; lend its address, the store, and how far the archive is."""
-    store = S3(folder / "s3")
+    store = S3(folder / "s3", "logs")
     await store.begin()
     try:
-        async with running_log(folder / "log", partitions=PARTITIONS, policy=KEPT, archive=store) as log:
+        async with running_log(
+            folder / "log", partitions=PARTITIONS, policy=KEPT, archive=lambda: archive_on(store)
+        ) as log:
             await log.settled()
             owned = log.servers[0].running.owned
             yield (
