@@ -3,12 +3,14 @@
 docs/specs/raft.md 13.6 and 17.
 """
 
+import asyncio
 import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +27,7 @@ from pavane.raft.offline.mend import repair as repairing
 from pavane.raft.offline.moving import Moved
 from pavane.raft.offline.moving import export_js as export_folder
 from pavane.raft.offline.moving import import_js as import_folder
+from pavane.raft.offline.remote import download
 from pavane.raft.offline.store import Progress, StoredLog
 from pavane.raft.offline.writing import mapped
 from pavane.raft.state.commands import RECOVERING_FLOOR
@@ -36,12 +39,23 @@ from pavane.wire import RemoteProtocolError
 from pavane_cli import output
 from pavane_cli.commands.raft_peer import ClusterId, members_of
 from pavane_cli.entries import words
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import ExitCode, UserError, lacks
+
+if TYPE_CHECKING:
+    from pavane.runtime.objects import ObjectStore
 
 PROGRESS_S = 2.0
 """Between two lines of progress: what is done sooner says nothing."""
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="Data folder of the peer.")]
+Place = Annotated[str, typer.Argument(metavar="DIR", help="Folder, or URL of a backup: s3://, gs://, az://, file://.")]
+Option = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="An option of the URL's store, such as aws_endpoint=http://10.0.0.1:7070. More than once.",
+    ),
+]
 JsSource = Annotated[
     Path, typer.Argument(metavar="JS", exists=True, file_okay=False, help="Data folder of a zmq-raft peer.")
 ]
@@ -76,6 +90,33 @@ def failures() -> Iterator[None]:
         raise UserError(str(error), ExitCode.REFUSED) from error
     except (StoreError, JsFileError, UnknownMachine, OSError) as error:
         raise UserError(str(error)) from error
+
+
+def is_url(place: str) -> bool:
+    """Whether it is the URL of a store, not a folder."""
+    return "://" in place
+
+
+def store_at(url: str, option: list[str] | None, *, make: bool = False) -> "ObjectStore":
+    """Return the store; options that are secret come from the environment. Raises ``StoreError``, ``UserError``."""
+    try:
+        from pavane.runtime.objects import ObjectStore  # noqa: PLC0415 - a folder needs no library
+    except ModuleNotFoundError as error:
+        raise lacks(error, "services") from error
+    return ObjectStore(url, dict(text.partition("=")[::2] for text in option or ()), StoreError, make=make)
+
+
+@contextlib.contextmanager
+def folder_at(place: str, option: list[str] | None) -> Iterator[Path]:
+    """Give the folder, or a copy of the backup at a URL, checked, for as long. Raises ``StoreError``, ``UserError``."""
+    if not is_url(place):
+        if not Path(place).is_dir():
+            raise UserError(f"{place} is no folder", ExitCode.USAGE)
+        yield Path(place)
+        return
+    with TemporaryDirectory(prefix="pavane-backup-") as copy:
+        asyncio.run(download(store_at(place, option), Path(copy), Meter("fetching")))
+        yield Path(copy)
 
 
 def dump(
@@ -117,19 +158,25 @@ def dump(
 
 
 def verify(
-    folder: Folder,
+    place: Place,
     at: Annotated[
         int | None, typer.Option("--at", metavar="INDEX", help="Entry for the digest; default: the last committed.")
     ] = None,
     all_configurations: Annotated[
         bool, typer.Option("--all", help="Show every configuration in the log, not only the one that counts.")
     ] = False,
+    option: Option = None,
 ) -> None:
     """Check checksums, order, terms and configurations of a store; exit code 1 if something is wrong.
 
     Of a machine with a state the digest is printed; members that hold the same print the same at one index. A backup
-    is compared with its manifest, too.
+    is compared with its manifest, too. One at a URL is fetched whole and its state built up.
     """
+    with failures(), folder_at(place, option) as folder:
+        _verify(folder, at, all_configurations)
+
+
+def _verify(folder: Path, at: int | None, all_configurations: bool) -> None:
     with failures():
         # First of all, for a backup is wrong wherever one bit is, even where a peer would start.
         manifest = None if manifest_of(folder) is None else checked(folder)

@@ -152,9 +152,9 @@ async def test_the_commands(tmp_path: Path, stack: AsyncExitStack, capsys: pytes
     index = await client.update(b"data")
     copy, new = tmp_path / "copy", tmp_path / "new"
     # The command has a loop of its own, the peer lives in this one.
-    await asyncio.to_thread(raft_backup.backup, copy, members[0][1], secret_file=secret_in(tmp_path))
+    await asyncio.to_thread(raft_backup.backup, str(copy), members[0][1], secret_file=secret_in(tmp_path))
     assert capsys.readouterr().out == f"{copy}: everything up to entry {index}, machine Broadcast\n"
-    raft_backup.restore(copy, new, "1", "1=tcp://127.0.0.1:9")
+    raft_backup.restore(str(copy), new, "1", "1=tcp://127.0.0.1:9")
     told = capsys.readouterr()
     assert f"entries {RESTORE_STEP + 1} to {RESTORE_STEP + index + 1}" in told.out
     assert f"everything up to entry {index} of the copy" in told.err
@@ -162,7 +162,7 @@ async def test_the_commands(tmp_path: Path, stack: AsyncExitStack, capsys: pytes
 
 def test_the_secret_comes_from_one_place(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--secret-file") as refused:
-        raft_backup.backup(tmp_path / "copy", free_url())
+        raft_backup.backup(str(tmp_path / "copy"), free_url())
     assert refused.value.code == ExitCode.USAGE
 
 
@@ -171,7 +171,7 @@ def test_a_cluster_that_does_not_answer_is_an_error_for_the_user(
 ) -> None:
     monkeypatch.setattr(backup, "SILENCE_S", 0.2)
     with pytest.raises(UserError, match=r"127\.0\.0\.1") as refused:
-        raft_backup.backup(tmp_path / "copy", free_url(), secret_file=secret_in(tmp_path))
+        raft_backup.backup(str(tmp_path / "copy"), free_url(), secret_file=secret_in(tmp_path))
     assert refused.value.code == ExitCode.TIME_OUT
     assert not (tmp_path / "copy").exists()
 
@@ -216,7 +216,7 @@ async def copied(stack: AsyncExitStack, folder: Path, machine: str = "KeyValue")
 
 
 def checks(folder: Path) -> None:
-    raft_offline.verify(folder, None, False)
+    raft_offline.verify(str(folder))
 
 
 async def test_a_backup_says_what_it_holds(
@@ -302,8 +302,8 @@ async def test_a_backup_of_an_older_version_is_restored_on_request(
     copy, made = await copied(stack, tmp_path)
     (copy / NAME).unlink()
     with pytest.raises(UserError, match="an older version made it"):
-        raft_backup.restore(copy, tmp_path / "new", "1", "1=tcp://127.0.0.1:9")
-    raft_backup.restore(copy, tmp_path / "new", "1", "1=tcp://127.0.0.1:9", unverified=True)
+        raft_backup.restore(str(copy), tmp_path / "new", "1", "1=tcp://127.0.0.1:9")
+    raft_backup.restore(str(copy), tmp_path / "new", "1", "1=tcp://127.0.0.1:9", unverified=True)
     told = capsys.readouterr().err
     assert f"everything up to entry {made.index} of the copy" in told
     assert "not compared with a manifest" in told

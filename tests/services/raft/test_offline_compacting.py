@@ -133,7 +133,7 @@ async def test_members_that_hold_the_same_have_the_same_digest(
         await server.stop()
 
     def digest(name: str, at: int) -> str:
-        raft_offline.verify(tmp_path / name, at)
+        raft_offline.verify(str(tmp_path / name), at)
         [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("digest")]
         return line
 
@@ -143,4 +143,4 @@ async def test_members_that_hold_the_same_have_the_same_digest(
     raft_offline.compact(tmp_path / "1", last, None)
     assert digest("1", last) == before
     with pytest.raises(UserError, match="no state at 1: known are those from"):
-        raft_offline.verify(tmp_path / "1", 1)
+        raft_offline.verify(str(tmp_path / "1"), 1)

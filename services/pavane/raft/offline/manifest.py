@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -22,6 +23,7 @@ NAME = "backup.json"
 VERSION = 1
 PEER = "pavane-backup"  # whose store a backup is, the same in each, so that a later copy goes on with it
 DIGEST_BYTES = 32
+_FILE = re.compile(rf"{re.escape(IDENTITY_NAME)}|{re.escape(SYNCED_NAME)}|({LOG_FOLDER}|{SNAPSHOT_FOLDER})/[^/.][^/]*")
 AGAIN = "run `pavane raft backup` into it again"
 
 
@@ -57,6 +59,8 @@ class Manifest:
                     f"{NAME} has format version {version}, this program reads {VERSION}; use the program that wrote it"
                 )
             files = {name: (size, check) for name, (size, check) in found.pop("files").items()}
+            if not all(map(_FILE.fullmatch, files)):  # they become paths
+                raise ValueError("it names what is no file of a backup")
             return cls(**found, files=files)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(f"{NAME} is damaged; {AGAIN}, or take another copy of it") from error

@@ -1,0 +1,179 @@
+"""A backup at a URL: made, checked and restored there, on a real S3 server (docs/specs/raft.md 13.5)."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pavane.raft.backup import back_up
+from pavane.raft.client import RaftClient
+from pavane.raft.offline.manifest import NAME, Manifest, manifest_of
+from pavane.raft.offline.remote import download, upload
+from pavane.raft.state.configuration import Members
+from pavane.raft.storage import StoreError
+from pavane.runtime.objects import ObjectStore
+from pavane_cli.commands import raft_backup, raft_offline
+from pavane_cli.failures import UserError
+from tests.services.objects import S3
+from tests.services.raft.peers import IDENT
+from tests.services.raft.test_backup import NEW_IDENT, new_members, secret_in, start
+
+URL = "s3://backups/raft/orders/monday"
+DATA = {b"one": b"1", b"two": b"2" * 20_000}
+
+
+@pytest.fixture
+async def s3(tmp_path: Path) -> AsyncIterator[S3]:
+    server = S3(tmp_path / "s3", "backups")
+    await server.begin()
+    yield server
+    server.end()
+
+
+def options(s3: S3) -> list[str]:
+    return [f"{name}={value}" for name, value in s3.options.items()]
+
+
+def store(s3: S3) -> ObjectStore:
+    return ObjectStore(URL, s3.options, StoreError)
+
+
+async def keys(client: RaftClient) -> dict[bytes, bytes]:
+    return {item.key: item.value for item in [await client.kv.get(key) for key in DATA] if item}
+
+
+async def running(stack: AsyncExitStack, folder: Path) -> Members:
+    members = new_members(1)
+    _, client = await start(stack, folder, members, "KeyValue")
+    for key, value in DATA.items():
+        await client.kv.put(key, value)
+    return members
+
+
+async def copied(folder: Path) -> Path:
+    async with AsyncExitStack() as stack:
+        members = await running(stack, folder / "old")
+        await back_up(folder / "copy", [members[0][1]], IDENT)
+    return folder / "copy"
+
+
+async def test_a_deleted_cluster_comes_back_from_a_url(
+    tmp_path: Path, s3: S3, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys_of_the_store = [each for each in options(s3) if "key" in each]
+    for name, value in (each.split("=") for each in keys_of_the_store):
+        monkeypatch.setenv(name.upper(), value)
+    given = [each for each in options(s3) if each not in keys_of_the_store]
+    async with AsyncExitStack() as stack:
+        members = await running(stack, tmp_path / "old")
+        # The commands have a loop of their own, the peer lives in this one.
+        back_up_there = partial(raft_backup.backup, URL, members[0][1], secret_file=secret_in(tmp_path), option=given)
+        await asyncio.to_thread(back_up_there)
+        assert capsys.readouterr().out.startswith(f"{URL}: everything up to entry")
+        with pytest.raises(UserError, match=f"{URL} holds a backup"):
+            await asyncio.to_thread(back_up_there)
+    shutil.rmtree(tmp_path / "old")
+
+    await asyncio.to_thread(raft_offline.verify, URL, option=given)
+    checked = capsys.readouterr().out
+    manifest = Manifest.decode((s3.bucket / "raft/orders/monday" / NAME).read_bytes())
+    assert manifest.state
+    assert f"digest of the state at entry {manifest.index}: {manifest.state}" in checked
+    assert checked.endswith("good\n")
+
+    restored = new_members(3)
+    names = ",".join(f"{peer}={url}" for peer, url in restored)
+    for peer, _ in restored:
+        folder = tmp_path / "new" / peer
+        await asyncio.to_thread(raft_backup.restore, URL, folder, peer, names, option=given)
+    async with AsyncExitStack() as stack:
+        _, client = await start(stack, tmp_path / "new", restored, "KeyValue", NEW_IDENT)
+        assert await keys(client) == DATA
+
+
+async def test_while_the_store_is_away_there_is_no_backup_and_the_next_run_makes_it(tmp_path: Path, s3: S3) -> None:
+    copy = await copied(tmp_path)
+
+    def goes(done: int, total: int) -> None:
+        if 0 < done < total:
+            s3.end()
+
+    with pytest.raises(StoreError, match=f"writing {URL}/"):
+        await upload(copy, store(s3), goes)
+    with pytest.raises(StoreError, match=f"listing {URL}/"):
+        await upload(copy, store(s3))
+    await s3.begin()
+    with pytest.raises(StoreError, match="was interrupted"):
+        await download(store(s3), tmp_path / "none")
+    await upload(copy, store(s3))
+    (tmp_path / "again").mkdir()
+    assert await download(store(s3), tmp_path / "again") == manifest_of(copy)
+    with pytest.raises(StoreError, match="holds a backup"):
+        await upload(copy, store(s3))
+
+
+async def test_what_is_not_as_it_was_written_is_refused_by_its_name(tmp_path: Path) -> None:
+    copy = await copied(tmp_path)
+    top = tmp_path / "store"
+
+    def at(name: str = "") -> ObjectStore:
+        return ObjectStore(f"file://{top / name}", {}, StoreError)
+
+    held = (await upload(copy, at("good"))).files
+    largest = max(held, key=lambda name: held[name])
+
+    def flips(path: Path, offset: int) -> None:
+        data = bytearray(path.read_bytes())
+        data[offset] ^= 1
+        path.write_bytes(data)
+
+    def adds(path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+    changes: dict[str, Callable[[Path], object]] = {
+        f"{largest} is damaged": lambda folder: flips(folder / largest, held[largest][0] // 2),
+        "synced is damaged": lambda folder: flips(folder / "synced", 0),
+        f"{NAME} is damaged": lambda folder: flips(folder / NAME, 200),
+        "store.json is missing": lambda folder: (folder / "store.json").unlink(),
+        f"{largest} has 40 bytes": lambda folder: (folder / largest).write_bytes(bytes(40)),
+        "snap/7 does not belong to it": lambda folder: adds(folder / "snap" / "7"),
+        "interrupted": lambda folder: (folder / NAME).unlink(),
+    }
+    for words, change in changes.items():
+        name = words.replace("/", "-")
+        shutil.copytree(top / "good", top / name)
+        change(top / name)
+        (tmp_path / name).mkdir()
+        with pytest.raises(StoreError, match=words):
+            await download(at(name), tmp_path / name)
+        with pytest.raises(UserError, match=words):
+            await asyncio.to_thread(raft_backup.restore, f"file://{top / name}", tmp_path / "new", "1", "1=tcp://a:1")
+    assert not (tmp_path / "new").exists()
+    (top / "of-another" / "log").mkdir(parents=True)
+    (top / "of-another" / "log" / "x").touch()
+    with pytest.raises(StoreError, match="log/x, which is not of this backup"):
+        await upload(copy, at("of-another"))
+
+
+@pytest.mark.parametrize("name", ["../x", "log/../../x", "/etc/x", "log/.x", "log/a/b", "other"])
+def test_a_manifest_cannot_name_what_is_no_file_of_a_backup(name: str) -> None:
+    with pytest.raises(StoreError, match="damaged"):
+        Manifest.decode(Manifest("KeyValue", 1, 1, "", {name: (1, "")}).encode())
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "words"),
+    [
+        ("ftp://host/x", [], "begins with s3://, gs://, az:// or file://"),
+        ("s3://bucket/x", ["password=secret"], "option password does not begin with"),
+        ("nowhere", [], "nowhere is no folder"),
+    ],
+)
+def test_places_that_cannot_be_are_refused_in_words(url: str, option: list[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        raft_offline.verify(url, option=option)
