@@ -13,15 +13,10 @@ from bench.cluster import BenchError
 from bench.contestants import Client
 from bench.raft import SECRET, Peers
 from pavane.raft.messages import has_input, receive, send
-from pavane.raft.wire import (
-    ReqidGenerator,
-    RequestUpdate,
-    RequestUpdateReply,
-    UpdateStatus,
-    decode_reply,
-    machine_id,
-    seed,
-)
+from pavane.raft.wire.decoder import decode_reply
+from pavane.raft.wire.replies import RequestUpdateReply, UpdateStatus
+from pavane.raft.wire.reqid import ReqidGenerator, machine_id, seed
+from pavane.raft.wire.requests import RequestUpdate
 
 EVERY_S = 0.003
 TIMEOUT_S = 10.0

@@ -17,9 +17,8 @@ from bench.options import Options
 from bench.raft import Peers, running
 from bench.report import Measure, greatest_of, latencies, median_of, percentile
 from pavane.raft.client import Keys, RaftClient
-from pavane.raft.machines import Txn, Watch, encode_command
-from pavane.raft.machines.commands import Compare, Put, Relation, Target
-from pavane.raft.machines.history import Scope
+from pavane.raft.machines.commands import Compare, Put, Relation, Target, Txn, encode_command
+from pavane.raft.machines.history import Scope, Watch
 
 WARM_UP = 200
 SEQUENTIAL = 500

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pavane.compute.transport import STAGE_PORT
-from pavane.compute.wire import Token
+from pavane.compute.wire.common import Token
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
 from pavane.wire.stages import Stage

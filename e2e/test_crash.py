@@ -15,7 +15,7 @@ from e2e.targets.local import children_in, started
 from e2e.waiting import eventually
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import RaftError
-from pavane.raft.wire import EntryType
+from pavane.raft.wire.entry import EntryType
 from pavane_operator.kube import KubeClient, Target
 
 pytestmark = pytest.mark.needs(Capability.EMBEDDED)

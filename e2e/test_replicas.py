@@ -14,7 +14,8 @@ from e2e.targets import Capability
 from e2e.test_compute import TEST_S, Orders, ViewsTest
 from e2e.waiting import READY_S, eventually
 from pavane.compute.client import ReplicaStream, StreamEnded
-from pavane.compute.wire import CreateInstance, Epoch
+from pavane.compute.wire.commands import CreateInstance
+from pavane.compute.wire.common import Epoch
 from pavane_api.kinds import COMPUTE_CLUSTERS
 from pavane_operator.kube.resources import PODS
 

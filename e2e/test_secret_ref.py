@@ -11,7 +11,9 @@ import zmq
 from e2e.cluster import RaftTest, reason_of
 from e2e.targets import Capability
 from pavane.raft.keys import RaftKeys
-from pavane.raft.wire import RequestUpdate, RequestUpdateReply, UpdateStatus, decode_reply
+from pavane.raft.wire.decoder import decode_reply
+from pavane.raft.wire.replies import RequestUpdateReply, UpdateStatus
+from pavane.raft.wire.requests import RequestUpdate
 from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_cli.commands.resources import condition
 from pavane_operator.kube.resources import SECRETS

@@ -2,8 +2,22 @@
 
 from collections.abc import Sequence
 
-from pavane.raft.machines import Command, Failed, LeaseExpire, LeaseGrant, LeaseRevoke, SetLevel, Txn, decode_command
-from pavane.raft.machines.commands import Compare, Create, Op, Put, Relation, Set
+from pavane.raft.machines.commands import (
+    Command,
+    Compare,
+    Create,
+    Failed,
+    LeaseExpire,
+    LeaseGrant,
+    LeaseRevoke,
+    Op,
+    Put,
+    Relation,
+    Set,
+    SetLevel,
+    Txn,
+)
+from pavane.raft.machines.decoding import decode_command
 from pavane.raft.machines.keyvalue import Tree
 from pavane.raft.state.configuration import Configuration, Members
 from pavane_cli.output import printable

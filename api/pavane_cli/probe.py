@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 
 from pavane.raft.client import Entry, RaftClient
 from pavane.raft.errors import RaftError, Unsupported
-from pavane.raft.machines import Txn, encode_command
-from pavane.raft.machines.commands import Put, Range
+from pavane.raft.machines.commands import Put, Range, Txn, encode_command
 from pavane.raft.state.configuration import Configuration, generation_of
-from pavane.raft.wire import EntryType
+from pavane.raft.wire.entry import EntryType
 
 WRITE_TIMEOUT_S = 60.0
 

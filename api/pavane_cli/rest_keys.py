@@ -12,9 +12,8 @@ import httpx2
 from pavane.raft.client import Changes
 from pavane.raft.client.key_calls import Outcome
 from pavane.raft.errors import Code, Compacted, RaftError, Refused
-from pavane.raft.machines import Command, LeaseGrant, LeaseRevoke, Txn, Watch
-from pavane.raft.machines.commands import Children, Get, Range, ReadOp
-from pavane.raft.machines.history import Scope
+from pavane.raft.machines.commands import Children, Command, Get, LeaseGrant, LeaseRevoke, Range, ReadOp, Txn
+from pavane.raft.machines.history import Scope, Watch
 from pavane.raft.machines.limits import RANGE_ITEMS_MAX
 from pavane_api.raftkeys.schemas import (
     REVISION_HEADER,

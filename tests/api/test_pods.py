@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx2
 
-from pavane.compute.wire import Blocker, StageReport, Token
+from pavane.compute.wire.common import Token
+from pavane.compute.wire.responses import Blocker, StageReport
 from pavane.pods.common import stage_json
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import Process

@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import RaftError
-from pavane.raft.machines import LeaseRevoke, Watch, limits
-from pavane.raft.machines.history import Scope
-from pavane.raft.wire import EntryType
+from pavane.raft.machines import limits
+from pavane.raft.machines.commands import LeaseRevoke
+from pavane.raft.machines.history import Scope, Watch
+from pavane.raft.wire.entry import EntryType
 from pavane_cli import plane as command_plane
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app

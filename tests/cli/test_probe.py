@@ -8,7 +8,7 @@ from pavane.raft.client import Entry, RaftClient
 from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from pavane.raft.state.configuration import Configuration, Members
-from pavane.raft.wire import EntryType, encode_entry
+from pavane.raft.wire.entry import EntryType, encode_entry
 from pavane_cli.probe import Fence, SteadyWriter
 from tests.services.raft.peers import free_urls
 from tests.services.raft.test_client_cluster import IDENT

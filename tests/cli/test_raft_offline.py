@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pavane.raft.machines import KeyValue
 from pavane.raft.machines.commands import Put, Txn, encode_command
+from pavane.raft.machines.keyvalue import KeyValue
 from pavane.raft.offline.store import StoredLog
 from pavane.raft.offline.writing import StoreWriter
 from pavane.raft.state.commands import RECOVERING_FLOOR, Append, HardState

@@ -13,13 +13,14 @@ from importlib import import_module
 atheris = import_module("atheris")  # only ``make fuzz`` installs it
 
 with atheris.instrument_imports(include=["pavane.raft", "pavane.swim", "pavane.waltz", "pavane.ambrosia"]):
-    from pavane.raft import wire
-    from pavane.raft.wire.decoder import decode_broadcast
+    from pavane.raft.wire import pv, pv_update, replies
+    from pavane.raft.wire.decoder import decode_broadcast, decode_reply, decode_request
     from tests.fuzz import ambrosia_attack, raft_attack, swim_attack, waltz_attack
     from tests.fuzz.choices import Choices
     from tests.services.raft.ensemble import IDENT
 
-REPLIES = [kind for name, kind in vars(wire).items() if name.endswith("Reply") and name != "Reply"]
+MODULES = (pv, pv_update, replies)
+REPLIES = [kind for each in MODULES for name, kind in vars(each).items() if name.endswith("Reply")]
 
 
 def decode(data: bytes) -> None:
@@ -27,10 +28,10 @@ def decode(data: bytes) -> None:
     choices = Choices(data)
     frames = [choices.bytes(60) for _ in range(choices.number(12))]
     for message in (frames, [*frames[:2], IDENT, *frames[2:]], [IDENT, *frames]):
-        wire.decode_request(message, IDENT)
+        decode_request(message, IDENT)
         decode_broadcast(message, IDENT)
     for kind in REPLIES:
-        wire.decode_reply(kind, frames)
+        decode_reply(kind, frames)
 
 
 TARGETS = {

@@ -9,18 +9,12 @@ from collections.abc import Callable
 
 from pavane.raft.core.outputs import Channel
 from pavane.raft.core.requests import OUTSTANDING_MAX, Ask
-from pavane.raft.machines import LeaseGrant, LeaseRevoke, Txn, encode_command
-from pavane.raft.machines.commands import Put, Range
-from pavane.raft.wire import (
-    AppendEntries,
-    AppendEntriesReply,
-    ClientDispatch,
-    ConfigUpdate,
-    EntriesStatus,
-    EntryType,
-    InstallSnapshot,
-    InstallSnapshotReply,
-    PeerPoll,
+from pavane.raft.machines.commands import LeaseGrant, LeaseRevoke, Put, Range, Txn, encode_command
+from pavane.raft.wire.decoder import Reply, Request
+from pavane.raft.wire.entry import EntryType, encode_blob, encode_configuration, encode_entry
+from pavane.raft.wire.frames import UINT_MAX
+from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.pv import (
     PvAppend,
     PvAppendReply,
     PvFollow,
@@ -35,30 +29,34 @@ from pavane.raft.wire import (
     PvSnapshot,
     PvStatus,
     PvTransfer,
-    PvUpdate,
     PvVote,
     PvVoteReply,
     PvWatch,
     PvWatchAcknowledge,
-    Request,
+)
+from pavane.raft.wire.pv_update import PvUpdate, UpdateItem
+from pavane.raft.wire.replies import (
+    AppendEntriesReply,
+    EntriesStatus,
+    InstallSnapshotReply,
+    RequestConfigReply,
+    RequestEntriesReply,
+    RequestLogInfoReply,
+    RequestVoteReply,
+)
+from pavane.raft.wire.requests import (
+    AppendEntries,
+    ClientDispatch,
+    ConfigUpdate,
+    InstallSnapshot,
+    PeerPoll,
     RequestBroadcastUrl,
     RequestConfig,
-    RequestConfigReply,
     RequestEntries,
-    RequestEntriesReply,
     RequestLogInfo,
-    RequestLogInfoReply,
     RequestUpdate,
     RequestVote,
-    RequestVoteReply,
-    UpdateItem,
-    Value,
-    encode_blob,
-    encode_configuration,
-    encode_entry,
 )
-from pavane.raft.wire.decoder import Reply
-from pavane.raft.wire.frames import UINT_MAX
 from tests.fuzz.choices import Choices
 from tests.services.raft.ensemble import IDENT, Ensemble, Frames, members, reqid
 

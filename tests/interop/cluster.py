@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pavane.raft.offline.store import StoredLog
-from pavane.raft.wire import RequestLogInfoReply
+from pavane.raft.wire.replies import RequestLogInfoReply
 from tests.interop import raw
 from tests.interop.raw import IDENT
 from tests.services.ports import free_ports

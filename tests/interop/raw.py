@@ -4,16 +4,10 @@ from typing import TypeVar
 
 import zmq
 
-from pavane.raft.wire import (
-    Drop,
-    PvReply,
-    PvStatus,
-    RequestConfig,
-    RequestConfigReply,
-    RequestLogInfo,
-    RequestLogInfoReply,
-    decode_reply,
-)
+from pavane.raft.wire.decoder import Drop, decode_reply
+from pavane.raft.wire.pv import PvReply, PvStatus
+from pavane.raft.wire.replies import RequestConfigReply, RequestLogInfoReply
+from pavane.raft.wire.requests import RequestConfig, RequestLogInfo
 
 IDENT = b"s3cr3t"
 ANSWER_MS = 5000

@@ -4,8 +4,9 @@ import time
 
 import pytest
 
-from pavane.raft.wire import ReqidGenerator, decode, decode_uint, encode_js, encode_uint, seed
-from pavane.raft.wire.frames import ENTRY_DATA_BYTES
+from pavane.raft.wire.frames import ENTRY_DATA_BYTES, decode_uint, encode_uint
+from pavane.raft.wire.msgpack import decode, encode_js
+from pavane.raft.wire.reqid import ReqidGenerator, seed
 from tests.interop.cluster import Cluster, Kind
 from tests.interop.javascript import Javascript, JsError
 from tests.interop.raw import IDENT, Raw

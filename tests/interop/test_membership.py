@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from pavane.raft.client import RaftClient
-from pavane.raft.wire import ConfigStatus, ConfigUpdateReply, Drop, Value, decode_reply, encode_js
+from pavane.raft.wire.decoder import Drop, decode_reply
+from pavane.raft.wire.msgpack import Value, encode_js
+from pavane.raft.wire.replies import ConfigStatus, ConfigUpdateReply
 from tests.interop import raw
 from tests.interop.cluster import Cluster, Kind, until
 from tests.interop.conftest import KINDS, Make

@@ -9,7 +9,7 @@ import pytest
 
 from pavane.raft.client import ClientConfig, Entry, Fresh, RaftClient
 from pavane.raft.errors import Expired, Refused
-from pavane.raft.wire import EntryType
+from pavane.raft.wire.entry import EntryType
 from tests.interop.cluster import Cluster
 from tests.interop.conftest import Make
 from tests.interop.raw import IDENT

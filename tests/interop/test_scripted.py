@@ -8,14 +8,10 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from pavane.raft.wire import (
-    EntryType,
-    RequestLogInfoReply,
-    decode_uint,
-    encode_entry,
-    encode_js,
-    encode_uint,
-)
+from pavane.raft.wire.entry import EntryType, encode_entry
+from pavane.raft.wire.frames import decode_uint, encode_uint
+from pavane.raft.wire.msgpack import encode_js
+from pavane.raft.wire.replies import RequestLogInfoReply
 from tests.interop import raw
 from tests.interop.cluster import Cluster, until
 from tests.interop.conftest import Make

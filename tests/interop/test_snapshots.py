@@ -15,15 +15,10 @@ from pavane.raft.offline.js_folder import JsFolder
 from pavane.raft.offline.moving import import_js
 from pavane.raft.offline.store import StoredLog
 from pavane.raft.storage import Identity
-from pavane.raft.wire import (
-    EntriesStatus,
-    RequestEntriesReply,
-    SnapshotPart,
-    decode_reply,
-    decode_uint,
-    encode_uint,
-    entry_term,
-)
+from pavane.raft.wire.decoder import decode_reply
+from pavane.raft.wire.entry import entry_term
+from pavane.raft.wire.frames import decode_uint, encode_uint
+from pavane.raft.wire.replies import EntriesStatus, RequestEntriesReply, SnapshotPart
 from pavane.raft.wire.snapshot import SnapshotHead
 from tests.interop.cluster import Cluster, Kind, Member
 from tests.interop.conftest import KINDS, Make

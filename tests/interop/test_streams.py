@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import zmq
 
-from pavane.raft.wire import decode, decode_uint, encode_uint
 from pavane.raft.wire.decoder import decode_broadcast
+from pavane.raft.wire.frames import decode_uint, encode_uint
+from pavane.raft.wire.msgpack import decode
 from pavane.raft.wire.requests import StateBroadcast
 from tests.interop import raw
 from tests.interop.cluster import Cluster

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from pavane.raft.client import RaftClient
-from pavane.raft.wire import EntryType, entry_data, entry_type
+from pavane.raft.wire.entry import EntryType, entry_data, entry_type
 from tests.interop.cluster import Cluster
 from tests.interop.raw import IDENT
 from tests.services.eventually import eventually

@@ -12,7 +12,7 @@ from pavane.raft.client import RaftClient
 from pavane.raft.errors import Expired, Unreachable
 from pavane.raft.keys import IDENT_KEY
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import reqid_second
+from pavane.raft.wire.reqid import reqid_second
 from pavane_operator.crds.raftcluster import RaftClusterSpec, RaftClusterStatus
 from pavane_operator.crds.status import Rollout, State, Step
 from pavane_operator.kinds.raft.facts import SCALE_MEMBERS

@@ -13,7 +13,8 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanContext, TraceFlags
 
-from pavane.compute.wire import Blocker, Epoch, Token
+from pavane.compute.wire.common import Epoch, Token
+from pavane.compute.wire.responses import Blocker
 from pavane.runtime.ops import OpsServer
 from pavane.runtime.process import Process
 from pavane.stage.client import StageStream

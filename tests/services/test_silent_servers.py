@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 
 from pavane.compute.client import ReplicaStream, StreamEnded
-from pavane.compute.wire import CreateInstance, Epoch
+from pavane.compute.wire.commands import CreateInstance
+from pavane.compute.wire.common import Epoch
 from pavane.raft.client import RaftClient
 from pavane.raft.errors import Unreachable
 from pavane.stage.client import StageStream

@@ -7,18 +7,9 @@ from pavane.raft.core.prevote import PHASE_PREVOTE
 from pavane.raft.state.commands import Append, SnapshotInstall, StoreCommand, Truncate
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
-    AppendEntries,
-    EntryType,
-    PvAppend,
-    PvAppendReply,
-    PvVote,
-    RequestVote,
-    entry_data,
-    entry_reqid,
-    entry_term,
-    entry_type,
-)
+from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_term, entry_type
+from pavane.raft.wire.pv import PvAppend, PvAppendReply, PvVote
+from pavane.raft.wire.requests import AppendEntries, RequestVote
 from pavane.wire import Stage
 from tests.sim.disk import Disk
 from tests.sim.kit.seeds import holds

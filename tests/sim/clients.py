@@ -3,22 +3,18 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pavane.raft.machines import Txn, encode_command
-from pavane.raft.machines.commands import Put
-from pavane.raft.wire import (
+from pavane.raft.machines.commands import Put, Txn, encode_command
+from pavane.raft.wire.decoder import Drop, decode_reply
+from pavane.raft.wire.pv import PvTransfer
+from pavane.raft.wire.replies import (
     ConfigStatus,
-    ConfigUpdate,
     ConfigUpdateReply,
-    Drop,
     EntriesStatus,
-    PvTransfer,
-    RequestEntries,
     RequestEntriesReply,
-    RequestUpdate,
     RequestUpdateReply,
     UpdateStatus,
-    decode_reply,
 )
+from pavane.raft.wire.requests import ConfigUpdate, RequestEntries, RequestUpdate
 from tests.sim.kit.network import Connection, Frames
 from tests.sim.kit.seeds import holds
 

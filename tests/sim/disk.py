@@ -20,7 +20,7 @@ from pavane.raft.state.commands import (
     StoredSnapshot,
     Truncate,
 )
-from pavane.raft.wire import EntryType, entry_data, entry_digest, entry_reqid, entry_term, entry_type
+from pavane.raft.wire.entry import EntryType, entry_data, entry_digest, entry_reqid, entry_term, entry_type
 from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotHead, SnapshotMeta, SnapshotScan
 
 

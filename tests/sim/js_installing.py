@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 
 from pavane.raft.state.commands import SnapshotInstall
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import InstallSnapshot, InstallSnapshotReply, entry_term
+from pavane.raft.wire.entry import entry_term
+from pavane.raft.wire.replies import InstallSnapshotReply
+from pavane.raft.wire.requests import InstallSnapshot
 
 if TYPE_CHECKING:
     from tests.sim.js_model import JsPeer

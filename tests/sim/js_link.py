@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pavane.raft.core.outputs import Channel, PeerChannel
-from pavane.raft.wire import AppendEntries, Drop, RequestVote, decode_reply, encode_uint
-from pavane.raft.wire.decoder import Reply
+from pavane.raft.wire.decoder import Drop, Reply, decode_reply
+from pavane.raft.wire.frames import encode_uint
+from pavane.raft.wire.requests import AppendEntries, RequestVote
 from tests.sim.clients import IDENT
 from tests.sim.kit.network import Connection, Frames
 from tests.sim.kit.seeds import holds

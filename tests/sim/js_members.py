@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING
 
 from pavane.raft.state.configuration import Configuration, Members, Refusal, check_change
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
-    AppendEntries,
-    ConfigStatus,
-    ConfigUpdate,
-    ConfigUpdateReply,
-    EntryType,
-    entry_data,
-    entry_reqid,
-    entry_type,
-)
+from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_type
+from pavane.raft.wire.replies import ConfigStatus, ConfigUpdateReply
+from pavane.raft.wire.requests import AppendEntries, ConfigUpdate
 
 if TYPE_CHECKING:
     from tests.sim.js_model import JsPeer

@@ -15,32 +15,28 @@ from pavane.raft.errors import DropReason
 from pavane.raft.state.commands import Append, Truncate
 from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
-    AppendEntries,
+from pavane.raft.wire.decoder import Drop, Reply, decode_request
+from pavane.raft.wire.entry import CHECKPOINT_DATA, ZERO_REQID, EntryType, encode_entry, entry_reqid, entry_term
+from pavane.raft.wire.replies import (
     AppendEntriesReply,
-    ConfigUpdate,
-    Drop,
     EntriesStatus,
-    EntryType,
-    InstallSnapshot,
-    RequestConfig,
     RequestConfigReply,
-    RequestEntries,
     RequestEntriesReply,
-    RequestLogInfo,
     RequestLogInfoReply,
-    RequestUpdate,
     RequestUpdateReply,
-    RequestVote,
     RequestVoteReply,
     UpdateStatus,
-    decode_request,
-    encode_entry,
-    entry_reqid,
-    entry_term,
 )
-from pavane.raft.wire.decoder import Reply
-from pavane.raft.wire.entry import CHECKPOINT_DATA, ZERO_REQID
+from pavane.raft.wire.requests import (
+    AppendEntries,
+    ConfigUpdate,
+    InstallSnapshot,
+    RequestConfig,
+    RequestEntries,
+    RequestLogInfo,
+    RequestUpdate,
+    RequestVote,
+)
 from pavane.wire import Stage
 from tests.sim.checks import Mirror
 from tests.sim.clients import IDENT

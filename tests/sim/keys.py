@@ -7,10 +7,26 @@ from pavane.raft.client.calls import Elsewhere, Failed, Pending
 from pavane.raft.client.key_calls import Changes, WatchCall
 from pavane.raft.client.keys import guard
 from pavane.raft.errors import Code
-from pavane.raft.machines import LeaseExpire, LeaseGrant, Result, Tree, Txn, Watch, decode_command, encode_command
-from pavane.raft.machines.commands import Compare, Delete, Put, Range, Relation, Target, op_fields
-from pavane.raft.machines.history import Event, Happened, Scope
-from pavane.raft.wire import Drop, PvKv, PvLease, PvRead, PvReply, Value, decode_reply
+from pavane.raft.machines.commands import (
+    Compare,
+    Delete,
+    LeaseExpire,
+    LeaseGrant,
+    Put,
+    Range,
+    Relation,
+    Target,
+    Txn,
+    encode_command,
+    op_fields,
+)
+from pavane.raft.machines.decoding import decode_command
+from pavane.raft.machines.history import Event, Happened, Scope, Watch
+from pavane.raft.machines.keyvalue import Tree
+from pavane.raft.machines.state import Result
+from pavane.raft.wire.decoder import Drop, decode_reply
+from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.pv import PvKv, PvLease, PvRead, PvReply
 from tests.sim.clients import IDENT, Client
 from tests.sim.kit.network import Frames
 from tests.sim.kit.seeds import holds

@@ -10,22 +10,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pavane.raft.errors import Code
-from pavane.raft.machines import Command, LeaseExpire, LeaseGrant, LeaseRevoke, SetLevel, Txn
 from pavane.raft.machines.commands import (
     Check,
     Children,
+    Command,
     Compare,
     Create,
     Delete,
     DeleteRange,
     Get,
+    LeaseExpire,
+    LeaseGrant,
+    LeaseRevoke,
     Op,
     Put,
     Range,
     Relation,
     Remove,
     Set,
+    SetLevel,
     Target,
+    Txn,
 )
 
 KEYS = [b"a", b"a/1", b"a/2", b"b", b"b\0", b"c", b"\xff"]

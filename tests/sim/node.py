@@ -26,27 +26,15 @@ from pavane.raft.core.outputs import (
     VoteGranted,
 )
 from pavane.raft.core.prevote import PHASE_PREVOTE
-from pavane.raft.machines import Tree
+from pavane.raft.machines.keyvalue import Tree
 from pavane.raft.state.commands import Stored
 from pavane.raft.state.configuration import Members
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
-    AppendEntries,
-    AppendEntriesReply,
-    Drop,
-    EntryType,
-    PvAppend,
-    PvAppendReply,
-    PvVote,
-    PvVoteReply,
-    RequestVote,
-    RequestVoteReply,
-    decode_reply,
-    decode_request,
-    entry_data,
-    entry_reqid,
-    entry_type,
-)
+from pavane.raft.wire.decoder import Drop, decode_reply, decode_request
+from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_type
+from pavane.raft.wire.pv import PvAppend, PvAppendReply, PvVote, PvVoteReply
+from pavane.raft.wire.replies import AppendEntriesReply, RequestVoteReply
+from pavane.raft.wire.requests import AppendEntries, RequestVote
 from pavane.raft.wire.snapshot import SnapshotMeta, join_groups
 from pavane.wire import Stage
 from tests.sim.checks import Mirror

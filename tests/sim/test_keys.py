@@ -13,11 +13,15 @@ from pavane.raft.client.key_calls import WatchCall
 from pavane.raft.core import watching
 from pavane.raft.core.keyspace import Keyspace
 from pavane.raft.core.outputs import Route
-from pavane.raft.machines import KeyValue, LeaseKeeper, Result, keyvalue, reads
+from pavane.raft.machines import keyvalue, reads
 from pavane.raft.machines.commands import Compare, Target
 from pavane.raft.machines.history import Happened
+from pavane.raft.machines.keeper import LeaseKeeper
+from pavane.raft.machines.keyvalue import KeyValue
+from pavane.raft.machines.state import Result
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import Frame, PvLease, PvWatchReply
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.pv import PvLease, PvWatchReply
 from tests.sim.kit.network import Weather
 from tests.sim.kit.seeds import played
 from tests.sim.test_planted_bugs import found

@@ -9,8 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from pavane.raft.errors import Code
-from pavane.raft.machines import KeyValue, Tree, decode_result, encode_command, limits
+from pavane.raft.machines import limits
+from pavane.raft.machines.commands import encode_command
 from pavane.raft.machines.history import Scope, Watch
+from pavane.raft.machines.keyvalue import KeyValue, Tree
+from pavane.raft.machines.state import decode_result
 from tests.sim.machine_model import Model, random_command
 
 COMMANDS = 250

@@ -12,9 +12,10 @@ from pavane.raft.core.progress import Progress
 from pavane.raft.core.replication import Replication
 from pavane.raft.core.requests import Ask, Question, Requests
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import AppendEntries, AppendEntriesReply, encode_uint
-from pavane.raft.wire.frames import decode_uint
+from pavane.raft.wire.frames import decode_uint, encode_uint
 from pavane.raft.wire.pv import PvAppendReply
+from pavane.raft.wire.replies import AppendEntriesReply
+from pavane.raft.wire.requests import AppendEntries
 from pavane.wire import Stage
 from tests.sim import js_model
 from tests.sim.kit.network import Weather

@@ -15,7 +15,8 @@ from pavane.raft.state.configuration import Configuration, ConfigurationStack
 from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.quorum import majority_value
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import AppendEntries, PvAppend, PvVote, RequestVote
+from pavane.raft.wire.pv import PvAppend, PvVote
+from pavane.raft.wire.requests import AppendEntries, RequestVote
 from tests.sim.kit.network import Weather
 from tests.sim.kit.seeds import BrokenError
 from tests.sim.world import Scenario, play

@@ -12,7 +12,7 @@ from pavane.raft.core import snapshots
 from pavane.raft.core.outputs import PeerChannel
 from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import entry_reqid, entry_term
+from pavane.raft.wire.entry import entry_reqid, entry_term
 from pavane.raft.wire.snapshot import SnapshotMeta
 from pavane.wire import Stage
 from tests.sim.checks import Checks

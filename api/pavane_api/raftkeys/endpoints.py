@@ -9,9 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from pavane.raft.client import prefix_range
-from pavane.raft.machines import Watch
 from pavane.raft.machines.commands import END_OF_KEYS
-from pavane.raft.machines.history import Scope
+from pavane.raft.machines.history import Scope, Watch
 from pavane.raft.machines.limits import RANGE_ITEMS_MAX, VALUE_BYTES_MAX
 from pavane.raft.wire.frames import UINT_MAX
 from pavane_api import problems

@@ -9,19 +9,20 @@ from pavane.raft import errors
 from pavane.raft.client import Keys, NodeInfo, RaftClient, TxnResult
 from pavane.raft.client.keys import OTHER_REQUEST
 from pavane.raft.errors import Code
-from pavane.raft.machines import LeaseGrant, LeaseRevoke, Watch
 from pavane.raft.machines.commands import (
     Children,
     Compare,
     Delete,
     Get,
+    LeaseGrant,
+    LeaseRevoke,
     Op,
     Put,
     Range,
     Relation,
     Target,
 )
-from pavane.raft.machines.history import Scope
+from pavane.raft.machines.history import Scope, Watch
 from pavane_api.problems import BadRequest, LeaseEnded, NoSuchKey, PreconditionFailed, Problem
 from pavane_api.raft_clients import RaftClients, Use
 from pavane_api.raftkeys.schemas import (

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Literal
 
 from pavane.raft.client import Entry, RaftClient
-from pavane.raft.wire import EntryType
+from pavane.raft.wire.entry import EntryType
 from pavane_api.problems import BadRequest
 from pavane_api.raftlog.schemas import Appended, LogEntries, LogEntry, LogInfo, Peer
 from pavane_api.request_ids import written

@@ -16,7 +16,8 @@ import structlog
 from opentelemetry import trace
 
 from pavane.compute.tls import StageCredentials
-from pavane.compute.wire import Epoch, StageReport, Token
+from pavane.compute.wire.common import Epoch, Token
+from pavane.compute.wire.responses import StageReport
 from pavane.parts.backoff import backoff_s
 from pavane.runtime.certificates import chain_of
 from pavane.runtime.names import bracketed

@@ -25,17 +25,10 @@ from pavane.compute.transport import (
     exit_code,
     stale_epoch,
 )
-from pavane.compute.wire import (
-    NONCE_BYTES,
-    Command,
-    CreateInstance,
-    CreateTimely,
-    Epoch,
-    Response,
-    RuntimeConfig,
-    decode_response,
-    encode_command,
-)
+from pavane.compute.wire.codec import decode_response, encode_command
+from pavane.compute.wire.commands import Command, CreateInstance, CreateTimely, RuntimeConfig
+from pavane.compute.wire.common import NONCE_BYTES, Epoch
+from pavane.compute.wire.responses import Response
 from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane.wire import LocalProtocolError, RemoteProtocolError
 

@@ -11,7 +11,8 @@ from pavane.compute.certificates import client_credentials
 from pavane.compute.client import ReplicaStream, StreamEnded
 from pavane.compute.core.controller import ControllerCore, Effect, Hang, Send
 from pavane.compute.effects import EffectLoop
-from pavane.compute.wire import Command, CreateInstance, Epoch, RuntimeConfig
+from pavane.compute.wire.commands import Command, CreateInstance, RuntimeConfig
+from pavane.compute.wire.common import Epoch
 from pavane.parts.backoff import backoff_s
 from pavane.runtime.certificates import Certificates
 from pavane.runtime.names import bracketed, look_up, resolve

@@ -13,7 +13,7 @@ from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.effects import EffectLoop
 from pavane.compute.session import EXIT_FAILED, Look, StreamServer
 from pavane.compute.transport import STAGE_PORT, exit_text
-from pavane.compute.wire import Command
+from pavane.compute.wire.commands import Command
 from pavane.runtime.certificates import Certificates
 
 _logger = logging.getLogger(__name__)

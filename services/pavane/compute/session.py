@@ -12,7 +12,10 @@ import grpc
 
 from pavane.compute.tls import server_credentials, watch
 from pavane.compute.transport import ACCEPTED, SERVER_OPTIONS
-from pavane.compute.wire import METHOD, PROTOCOL_MAJOR, SERVICE, Command, Response, decode_command, encode_response
+from pavane.compute.wire.codec import METHOD, SERVICE, decode_command, encode_response
+from pavane.compute.wire.commands import Command
+from pavane.compute.wire.common import PROTOCOL_MAJOR
+from pavane.compute.wire.responses import Response
 from pavane.runtime.certificates import Certificates
 from pavane.runtime.names import bracketed
 from pavane.wire import RemoteProtocolError

@@ -2,7 +2,9 @@
 
 import re
 
-from pavane.compute.wire import MESSAGE_BYTES_MAX, METHOD, SERVICE, CreateInstance, CreateTimely, Epoch
+from pavane.compute.wire.codec import METHOD, SERVICE
+from pavane.compute.wire.commands import CreateInstance, CreateTimely
+from pavane.compute.wire.common import MESSAGE_BYTES_MAX, Epoch
 from pavane.parts.silence import SILENT_S
 
 STAGE_PORT = 7070

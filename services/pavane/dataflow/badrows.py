@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from pavane.compute.wire import Blocker
+from pavane.compute.wire.responses import Blocker
 from pavane.dataflow.ports import BadRow, Table
 from pavane.dataflow.source import LogSource
 

@@ -17,7 +17,8 @@ from pavane.compute.core.controller import Answered, ControllerCore, Effect, Qua
 from pavane.compute.core.replica import KIND
 from pavane.compute.link import ReplicaLinks
 from pavane.compute.state.as_of import choose_as_of
-from pavane.compute.wire import CreateInstance, Failure, Rows, Token
+from pavane.compute.wire.commands import CreateInstance
+from pavane.compute.wire.common import Failure, Rows, Token
 from pavane.dataflow import badrows
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.description import described

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pavane.compute import wire
+from pavane.compute.wire import commands, common
 from pavane.dataflow.plan import Plan, PlanError
 from pavane.dataflow.ports import Column, Format, Mode, Script, SqlView, Table
 
@@ -22,28 +22,28 @@ class DescriptionError(Exception):
 
 def described(
     script: Script, ids: Mapping[str, str], as_of: int, begins: Mapping[str, int]
-) -> wire.DataflowDescription:
+) -> commands.DataflowDescription:
     """Return a script whose views are all written to chains of their names.
 
     By view, `ids` are the exports, and `begins` the ticks at which chains begin, or are to begin.
     """
-    return wire.DataflowDescription(
+    return commands.DataflowDescription(
         as_of,
         debug_name=", ".join(view.name for view in script.views),
         sources=tuple(_source(table) for table in script.tables),
-        steps=tuple(wire.BuildStep(view.name, view.plan, _relation(view.columns)) for view in script.views),
+        steps=tuple(commands.BuildStep(view.name, view.plan, _relation(view.columns)) for view in script.views),
         sink_exports=tuple(
-            wire.SinkExport(
+            commands.SinkExport(
                 ids[view.name],
                 view.name,
-                wire.MaterializedView(view.name, _relation(view.columns), initial_as_of=begins[view.name]),
+                commands.MaterializedView(view.name, _relation(view.columns), initial_as_of=begins[view.name]),
             )
             for view in script.views
         ),
     )
 
 
-def script_of(dataflow: wire.DataflowDescription) -> Script:
+def script_of(dataflow: commands.DataflowDescription) -> Script:
     """Return what a dataflow computes. Raises `DescriptionError`."""
     if unused := _unused(dataflow):
         raise DescriptionError(f"this replica does not use {', '.join(unused)}: leave it out")
@@ -71,29 +71,29 @@ def script_of(dataflow: wire.DataflowDescription) -> Script:
     return Script(tables, views)
 
 
-def _unused(dataflow: wire.DataflowDescription) -> list[str]:
+def _unused(dataflow: commands.DataflowDescription) -> list[str]:
     """Return the fields that ask for what this version does not do."""
     found = ["an index of another dataflow, whose plan can be a step instead"] if dataflow.indexes else []
     found += ["until"] if dataflow.until is not None else []
     for sink in dataflow.sink_exports:
         view, asked = sink.connection, {"non_null": bool(sink.non_null)}
-        if isinstance(view, wire.MaterializedView):
+        if isinstance(view, commands.MaterializedView):
             asked |= {"up_to": sink.up_to is not None, "partition_by": bool(view.partition_by)}
             asked |= {"format": bool(view.format), "version": bool(view.version)}
         found += [f"{name} of {sink.id}" for name, is_asked in asked.items() if is_asked]
     return found
 
 
-def _source(table: Table) -> wire.SourceImport:
+def _source(table: Table) -> commands.SourceImport:
     names = [column.name for column in table.columns]
     key = tuple(names.index(name) for name in table.key)
     envelope = UPSERT if key else DIFF if table.diff else APPEND
-    return wire.SourceImport(
+    return commands.SourceImport(
         table.name, _relation(table.columns), table.partitions, table.format.value, envelope, key, table.mode.value
     )
 
 
-def _table(source: wire.SourceImport) -> Table:
+def _table(source: commands.SourceImport) -> Table:
     columns = _columns(source.relation)
     if source.envelope not in (APPEND, DIFF, UPSERT):
         raise ValueError(f"table {source.id}: the envelope {source.envelope!r} is not known")
@@ -108,9 +108,9 @@ def _table(source: wire.SourceImport) -> Table:
     )
 
 
-def _relation(columns: tuple[Column, ...]) -> wire.Relation:
-    return wire.Relation(tuple(wire.Column(column.name, column.type) for column in columns))
+def _relation(columns: tuple[Column, ...]) -> common.Relation:
+    return common.Relation(tuple(common.Column(column.name, column.type) for column in columns))
 
 
-def _columns(relation: wire.Relation) -> tuple[Column, ...]:
+def _columns(relation: common.Relation) -> tuple[Column, ...]:
     return tuple(Column(column.name, column.type) for column in relation.columns)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pavane.compute.core.outbox import PART_BYTES_MAX
-from pavane.compute.wire import CLOSED, Failure, Rows, SinkExport
+from pavane.compute.wire.commands import SinkExport
+from pavane.compute.wire.common import CLOSED, Failure, Rows
 from pavane.dataflow.evaluating import Evaluator
 from pavane.dataflow.ports import DIFF, TIME, SqlView
 from pavane.dataflow.rows import consolidated, stream_of, table_of, updates_of

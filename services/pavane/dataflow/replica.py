@@ -15,18 +15,9 @@ from dataclasses import dataclass, field
 from pavane.compute.core.ports import AllowSink, Build, Compact, Drop, Effect, Read, Request, Start, StopReading
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.server import ReplicaServer
-from pavane.compute.wire import (
-    Blocker,
-    DataflowDescription,
-    Failure,
-    IndexExport,
-    MaterializedView,
-    Peek,
-    Rows,
-    SinkExport,
-    Subscribe,
-    Token,
-)
+from pavane.compute.wire.commands import DataflowDescription, IndexExport, MaterializedView, Peek, SinkExport, Subscribe
+from pavane.compute.wire.common import Failure, Rows, Token
+from pavane.compute.wire.responses import Blocker
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.description import DescriptionError, script_of
 from pavane.dataflow.entries import EntryError

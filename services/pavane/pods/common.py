@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pavane.compute.wire import StageReport
+from pavane.compute.wire.responses import StageReport
 from pavane.pods.settings import PodSettings
 from pavane.runtime.certificates import Certificates
 from pavane.runtime.garbage import freeze_survivors

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from pavane.compute.wire import Blocker
+from pavane.compute.wire.responses import Blocker
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.controlling import Controller
 from pavane.dataflow.entries import EntryError

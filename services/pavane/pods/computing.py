@@ -10,7 +10,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from pavane.compute.wire import Blocker, Token
+from pavane.compute.wire.common import Token
+from pavane.compute.wire.responses import Blocker
 from pavane.dataflow.duckstate import Files
 from pavane.dataflow.entries import Rank
 from pavane.dataflow.keeping import Clocks, Place

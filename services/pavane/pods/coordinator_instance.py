@@ -23,7 +23,8 @@ from pavane.ambrosia.server import Options, Server
 from pavane.ambrosia.storage import Place, Registry
 from pavane.ambrosia.tenure import read_fence
 from pavane.ambrosia.wire.limits import MIB
-from pavane.compute.wire import Blocker, Token
+from pavane.compute.wire.common import Token
+from pavane.compute.wire.responses import Blocker
 from pavane.pods import immortal_log
 from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.coordinator_settings import (

@@ -9,7 +9,8 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 
-from pavane.compute.wire import Blocker, Token
+from pavane.compute.wire.common import Token
+from pavane.compute.wire.responses import Blocker
 from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.live import follow
 from pavane.pods.raft_settings import RaftPodConfig, RaftSettings, load

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from pavane.compute.wire import Token
+from pavane.compute.wire.common import Token
 from pavane.pods.common import rest_fenced, stage_json, stage_metrics
 from pavane.pods.settings import PodSettings
 from pavane.runtime.certificates import Certificates

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pavane.compute.wire import Blocker, Token
+from pavane.compute.wire.common import Token
+from pavane.compute.wire.responses import Blocker
 from pavane.pods.common import certificates_of, run_pod
 from pavane.pods.staged import PodRole, StagedPod
 from pavane.pods.waltz_adoption import adopt_if_asked

@@ -42,7 +42,7 @@ from pavane.raft.core.outputs import (
 from pavane.raft.counts import Counts
 from pavane.raft.errors import Code, DropReason
 from pavane.raft.machine import Broadcast, Compactor, Dispatcher, StateMachine, dispatched
-from pavane.raft.machines import KeyValue
+from pavane.raft.machines.keyvalue import KeyValue
 from pavane.raft.room import Room
 from pavane.raft.snapshotting import CannotCompact, Snapshotter
 from pavane.raft.sockets import Input, Sockets

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from typing import Protocol, runtime_checkable
 
 from pavane.raft.config import BROADCAST, MACHINES
-from pavane.raft.machines import KeyValue, Tree
+from pavane.raft.machines.keyvalue import KeyValue, Tree
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.wire.frames import Frames
 

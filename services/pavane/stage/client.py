@@ -28,19 +28,15 @@ from opentelemetry.trace import SpanKind, get_tracer
 from pavane.compute.client import CALL_SECONDS_MAX, ReplicaStream, StreamEnded
 from pavane.compute.tls import StageCredentials
 from pavane.compute.transport import CLIENT_OPTIONS, RECEIVES, RPC_NAME
-from pavane.compute.wire import (
-    STAGE_COLLECTION,
+from pavane.compute.wire.commands import (
     AllowWrites,
     CreateInstance,
-    Epoch,
-    Frontiers,
     InitializationComplete,
     Lifecycle,
-    Response,
-    StageReport,
-    Token,
     UpdateConfiguration,
 )
+from pavane.compute.wire.common import STAGE_COLLECTION, Epoch, Token
+from pavane.compute.wire.responses import Frontiers, Response, StageReport
 from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch
 from pavane.telemetry import current_traceparent
 from pavane.wire import Stage

@@ -14,20 +14,18 @@ from dataclasses import dataclass, field
 
 from pavane.compute.core.ports import EndStream, ExitProcess
 from pavane.compute.core.streams import Phase, Stream, StreamsCore
-from pavane.compute.wire import (
-    NONCE_BYTES,
+from pavane.compute.wire.commands import (
     AllowWrites,
-    Blocker,
     Command,
     CreateInstance,
     CreateTimely,
-    Epoch,
     InitializationComplete,
     Lifecycle,
     RuntimeConfig,
-    Token,
     UpdateConfiguration,
 )
+from pavane.compute.wire.common import NONCE_BYTES, Epoch, Token
+from pavane.compute.wire.responses import Blocker
 from pavane.stage.table import Decision, decide
 from pavane.wire import LocalProtocolError, Stage
 

@@ -1,6 +1,6 @@
 """Why a stage stream ended, as the driving side sees it."""
 
-from pavane.compute.wire import Epoch
+from pavane.compute.wire.common import Epoch
 
 
 class StageStreamError(Exception):

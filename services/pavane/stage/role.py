@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pavane.compute.wire import Blocker, Token
+from pavane.compute.wire.common import Token
+from pavane.compute.wire.responses import Blocker
 
 
 @dataclass(frozen=True, slots=True)

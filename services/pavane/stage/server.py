@@ -20,7 +20,9 @@ from opentelemetry.trace import SpanKind, get_tracer
 from pavane.compute.core.ports import EndStream, ExitProcess
 from pavane.compute.session import EXIT_FAILED, Look, StreamServer
 from pavane.compute.transport import RPC_NAME, STAGE_PORT, UNTRACED
-from pavane.compute.wire import STAGE_COLLECTION, Command, Frontiers, Response, StageReport, Token
+from pavane.compute.wire.commands import Command
+from pavane.compute.wire.common import STAGE_COLLECTION, Token
+from pavane.compute.wire.responses import Frontiers, Response, StageReport
 from pavane.runtime.certificates import Certificates
 from pavane.stage.core import OWN, Configure, Effect, EnterReadOnly, EnterReadWrite, Report, StageCore
 from pavane.stage.role import Role

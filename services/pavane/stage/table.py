@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from pavane.compute.core.streams import Phase
-from pavane.compute.wire import (
+from pavane.compute.wire.commands import (
     COMPUTATION,
     AllowWrites,
     Command,

@@ -7,26 +7,22 @@ from pavane.compute.core.ports import (
     ExitProcess,
 )
 from pavane.compute.core.replica import ReplicaCore
-from pavane.compute.wire import (
+from pavane.compute.wire.commands import (
     Command,
     CopyTo,
     CreateDataflow,
     CreateInstance,
     CreateTimely,
     DataflowDescription,
-    Epoch,
-    Frontiers,
     IndexExport,
     IndexImport,
     InitializationComplete,
     MaterializedView,
-    Response,
-    Rows,
     SinkExport,
-    StageReport,
     Subscribe,
-    Token,
 )
+from pavane.compute.wire.common import Epoch, Rows, Token
+from pavane.compute.wire.responses import Frontiers, Response, StageReport
 
 GENERATION = 3
 TOKEN = Token(GENERATION, 1)

@@ -15,37 +15,35 @@ from pavane.compute.core.controller import (
     SinceAdvanced,
     Updates,
 )
-from pavane.compute.wire import (
-    CLOSED,
+from pavane.compute.wire.commands import (
     AllowCompaction,
     AllowWrites,
-    Batch,
-    Canceled,
     CancelPeek,
     Command,
     CreateDataflow,
     DataflowDescription,
-    Epoch,
-    Failure,
-    Frontiers,
     IndexExport,
     IndexImport,
     InitializationComplete,
     MaterializedView,
     Peek,
-    PeekResponse,
-    Response,
-    Rows,
-    RowsPart,
     Schedule,
     SinkExport,
     SourceImport,
+    Subscribe,
+    UpdateConfiguration,
+)
+from pavane.compute.wire.common import CLOSED, Epoch, Failure, Rows, Token
+from pavane.compute.wire.responses import (
+    Batch,
+    Canceled,
+    Frontiers,
+    PeekResponse,
+    Response,
+    RowsPart,
     StageReport,
     Stashed,
-    Subscribe,
     SubscribeResponse,
-    Token,
-    UpdateConfiguration,
 )
 from pavane.wire import LocalProtocolError, Stage
 

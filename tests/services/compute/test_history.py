@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from pavane.compute.state.history import History, HistoryError, Regressed, Repeated, StillAlive
 from pavane.compute.state.reconcile import Unfit, reconcile, same_runtime
-from pavane.compute.wire import (
-    CLOSED,
+from pavane.compute.wire.commands import (
     AllowCompaction,
     AllowWrites,
     BuildStep,
@@ -21,7 +20,6 @@ from pavane.compute.wire import (
     CreateInstance,
     CreateTimely,
     DataflowDescription,
-    Epoch,
     IndexExport,
     IndexImport,
     InitializationComplete,
@@ -33,9 +31,9 @@ from pavane.compute.wire import (
     SinkExport,
     SourceImport,
     Subscribe,
-    Token,
     UpdateConfiguration,
 )
+from pavane.compute.wire.common import CLOSED, Epoch, Token
 
 IDS = st.sampled_from(["u1", "u2", "u3", "s1"])
 EXPORTS = st.sampled_from([("u1",), ("u2",), ("u3",), ("u1", "u2"), ("u2", "u3")])

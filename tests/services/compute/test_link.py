@@ -17,7 +17,9 @@ from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.link import ReplicaLinks
 from pavane.compute.server import ReplicaServer
 from pavane.compute.transport import CLIENT_OPTIONS, HANDSHAKE_MS
-from pavane.compute.wire import CreateInstance, Epoch, Frontiers, Rows
+from pavane.compute.wire.commands import CreateInstance
+from pavane.compute.wire.common import Epoch, Rows
+from pavane.compute.wire.responses import Frontiers
 from pavane.runtime.certificates import Certificates
 from tests.services.compute.replicas import GENERATION, UUID, index
 from tests.services.eventually import eventually

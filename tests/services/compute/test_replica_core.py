@@ -19,29 +19,28 @@ from pavane.compute.core.ports import (
     StopReading,
 )
 from pavane.compute.core.replica import ReplicaCore
-from pavane.compute.wire import (
-    CLOSED,
+from pavane.compute.wire.commands import (
     AllowCompaction,
     AllowWrites,
-    Batch,
-    Blocker,
-    Canceled,
     CancelPeek,
     Command,
     CreateDataflow,
-    Failure,
-    Frontiers,
     MaterializedView,
     Peek,
+    Schedule,
+    UpdateConfiguration,
+)
+from pavane.compute.wire.common import CLOSED, Failure, Rows, Token
+from pavane.compute.wire.responses import (
+    Batch,
+    Blocker,
+    Canceled,
+    Frontiers,
     PeekResponse,
     Response,
-    Rows,
     RowsPart,
-    Schedule,
     StageReport,
     SubscribeResponse,
-    Token,
-    UpdateConfiguration,
 )
 from pavane.wire import LocalProtocolError, Stage
 from tests.services.compute.replicas import (

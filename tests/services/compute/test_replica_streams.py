@@ -13,27 +13,24 @@ from pavane.compute.core.ports import (
     StopReading,
 )
 from pavane.compute.core.replica import ReplicaCore
-from pavane.compute.wire import (
+from pavane.compute.wire.commands import (
     AllowCompaction,
     AllowWrites,
-    Blocker,
     CancelPeek,
     Command,
     CopyTo,
     CreateInstance,
     CreateTimely,
-    Epoch,
-    Failure,
-    Frontiers,
     InitializationComplete,
     Introspection,
     Peek,
-    PeekResponse,
     RuntimeConfig,
     Schedule,
     TickLogRef,
     UpdateConfiguration,
 )
+from pavane.compute.wire.common import Epoch, Failure
+from pavane.compute.wire.responses import Blocker, Frontiers, PeekResponse
 from pavane.wire import Stage
 from tests.services.compute.replicas import (
     GENERATION,

@@ -15,24 +15,19 @@ from pavane.compute.core.ports import AllowSink, Build, Drop, Read, Request, Sta
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.server import ReplicaServer
 from pavane.compute.transport import CALL, CLIENT_OPTIONS
-from pavane.compute.wire import (
-    CLOSED,
+from pavane.compute.wire.codec import encode_command
+from pavane.compute.wire.commands import (
     AllowCompaction,
     AllowWrites,
     CreateInstance,
     CreateTimely,
-    Epoch,
     InitializationComplete,
     Peek,
-    PeekResponse,
-    Response,
-    Rows,
-    RowsPart,
     RuntimeConfig,
     Schedule,
-    StageReport,
-    encode_command,
 )
+from pavane.compute.wire.common import CLOSED, Epoch, Rows
+from pavane.compute.wire.responses import PeekResponse, Response, RowsPart, StageReport
 from pavane.wire import LocalProtocolError
 from tests.services.compute.replicas import GENERATION, ROWS, TOKEN, UUID, VIEW, frontiers, index
 from tests.services.eventually import eventually

@@ -7,7 +7,9 @@ import pytest
 from pavane.compute.client import ReplicaStream, StreamEnded
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.server import ReplicaServer
-from pavane.compute.wire import CreateInstance, Epoch, InitializationComplete, StageReport
+from pavane.compute.wire.commands import CreateInstance, InitializationComplete
+from pavane.compute.wire.common import Epoch
+from pavane.compute.wire.responses import StageReport
 from pavane.runtime.certificates import Certificates
 from tests.services.compute.test_server import Engine
 from tests.services.stage.certificates import authority, certificate, credentials, publish

@@ -8,23 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pavane.compute.proto import compute_pb2 as proto
-from pavane.compute.wire import (
-    CLOSED,
-    METHOD,
-    NONCE_BYTES,
-    SERVICE,
-    AllowCompaction,
-    Command,
-    Epoch,
-    Frontiers,
-    InitializationComplete,
-    Response,
-    Token,
-    decode_command,
-    decode_response,
-    encode_command,
-    encode_response,
-)
+from pavane.compute.wire.codec import METHOD, SERVICE, decode_command, decode_response, encode_command, encode_response
+from pavane.compute.wire.commands import AllowCompaction, Command, InitializationComplete
+from pavane.compute.wire.common import CLOSED, NONCE_BYTES, Epoch, Token
+from pavane.compute.wire.responses import Frontiers, Response
 from pavane.wire import RemoteProtocolError
 from tests.services.compute.messages import COMMANDS, RESPONSES, TEXT
 

@@ -16,7 +16,7 @@ import pytest
 from pavane.compute.core.ports import AllowSink, Build, Request
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.state.reconcile import reconcile
-from pavane.compute.wire import CreateDataflow
+from pavane.compute.wire.commands import CreateDataflow
 from pavane.dataflow.controlling import Controller
 from pavane.dataflow.entries import Batch, Minted, decode
 from pavane.dataflow.keeping import Clocks, Keeper, Place

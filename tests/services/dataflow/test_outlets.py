@@ -8,7 +8,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from pavane.compute.wire import CLOSED, Failure, Rows, SinkExport, Subscribe
+from pavane.compute.wire.commands import SinkExport, Subscribe
+from pavane.compute.wire.common import CLOSED, Failure, Rows
 from pavane.dataflow import outlets
 from pavane.dataflow.entries import Batch, decode
 from pavane.dataflow.evaluating import Evaluator

@@ -14,32 +14,24 @@ import pyarrow as pa
 import pytest
 
 from pavane.compute.client import ReplicaStream, StreamEnded
-from pavane.compute.wire import (
-    CLOSED,
+from pavane.compute.wire.commands import (
     AllowCompaction,
     AllowWrites,
-    Batch,
     CreateDataflow,
     CreateInstance,
     DataflowDescription,
-    Epoch,
-    Failure,
     Finishing,
-    Frontiers,
     IndexExport,
     IndexImport,
     InitializationComplete,
     MaterializedView,
     Peek,
-    PeekResponse,
-    Response,
-    Rows,
     Schedule,
     SinkExport,
     Subscribe,
-    SubscribeResponse,
-    Token,
 )
+from pavane.compute.wire.common import CLOSED, Epoch, Failure, Rows, Token
+from pavane.compute.wire.responses import Batch, Frontiers, PeekResponse, Response, SubscribeResponse
 from pavane.dataflow.description import DescriptionError, described, script_of
 from pavane.dataflow.ports import DIFF, TIME
 from pavane.dataflow.rows import Row

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from pavane.compute.client import ReplicaStream
-from pavane.compute.wire import AllowWrites, CreateDataflow, Schedule, Token
+from pavane.compute.wire.commands import AllowWrites, CreateDataflow, Schedule
+from pavane.compute.wire.common import Token
 from pavane.dataflow.chain import Chain
 from pavane.dataflow.description import described
 from pavane.dataflow.entries import Batch, Create, Rank, decode

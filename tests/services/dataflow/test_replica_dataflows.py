@@ -13,24 +13,19 @@ import pyarrow as pa
 import pytest
 
 from pavane.compute.client import ReplicaStream
-from pavane.compute.wire import (
-    CLOSED,
+from pavane.compute.wire.commands import (
     AllowCompaction,
-    Batch,
     CreateDataflow,
     DataflowDescription,
-    Epoch,
-    Failure,
     Finishing,
     IndexExport,
     Literal,
     Order,
     Peek,
-    PeekResponse,
-    Rows,
     Schedule,
-    SubscribeResponse,
 )
+from pavane.compute.wire.common import CLOSED, Epoch, Failure, Rows
+from pavane.compute.wire.responses import Batch, PeekResponse, SubscribeResponse
 from pavane.dataflow import outlets, runner
 from pavane.dataflow.description import described
 from pavane.dataflow.duckstate import Files

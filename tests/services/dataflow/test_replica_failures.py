@@ -16,25 +16,19 @@ import pytest
 
 from pavane.compute.client import ReplicaStream
 from pavane.compute.core.replica import ReplicaCore
-from pavane.compute.wire import (
-    Batch,
+from pavane.compute.wire.commands import (
     CreateDataflow,
     CreateInstance,
     DataflowDescription,
-    Epoch,
-    Failure,
-    Frontiers,
     IndexExport,
     InitializationComplete,
     Peek,
-    PeekResponse,
-    Rows,
     Schedule,
     SinkExport,
-    StageReport,
     Subscribe,
-    SubscribeResponse,
 )
+from pavane.compute.wire.common import Epoch, Failure, Rows
+from pavane.compute.wire.responses import Batch, Frontiers, PeekResponse, StageReport, SubscribeResponse
 from pavane.dataflow import replica as module
 from pavane.dataflow.description import described
 from pavane.dataflow.keeping import Clocks, Place

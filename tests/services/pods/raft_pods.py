@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import yaml
 
-from pavane.compute.wire import Epoch, Token
+from pavane.compute.wire.common import Epoch, Token
 from pavane.raft.client import RaftClient
 from pavane.runtime.names import parse_hosts
 from pavane.stage.client import StageStream

@@ -14,7 +14,8 @@ import pytest
 
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.transport import STAGE_PORT
-from pavane.compute.wire import Epoch, StageReport, Token
+from pavane.compute.wire.common import Epoch, Token
+from pavane.compute.wire.responses import StageReport
 from pavane.dataflow.duckstate import Files
 from pavane.dataflow.keeping import Place
 from pavane.dataflow.plain import PlainEngine

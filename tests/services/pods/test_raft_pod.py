@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from pavane.compute.wire import Epoch, Token
+from pavane.compute.wire.common import Epoch, Token
 from pavane.pods import common, raft_server
 from pavane.pods.raft_settings import RaftSettings, load
 from pavane.raft.server import RaftServer

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pavane.compute.wire import Token
+from pavane.compute.wire.common import Token
 from pavane.pods.settings import PodSettings
 from pavane.pods.staged import PodRole, StagedPod
 from pavane.runtime.ops import OPS_PORT

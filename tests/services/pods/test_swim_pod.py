@@ -14,7 +14,7 @@ import httpx2
 import pytest
 import yaml
 
-from pavane.compute.wire import Epoch, Token
+from pavane.compute.wire.common import Epoch, Token
 from pavane.pods.swim_member import SwimPod
 from pavane.pods.swim_settings import SwimSettings, active_generation, live_settings, load
 from pavane.runtime.process import EXIT_FAILED, Process

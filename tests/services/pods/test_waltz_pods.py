@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from pavane.compute.wire import Epoch
+from pavane.compute.wire.common import Epoch
 from pavane.pods.waltz_settings import ADMIN_PORT
 from pavane.waltz.client import Waltz
 from pavane.waltz.client.link import Link

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import yaml
 
-from pavane.compute.wire import Epoch, Token
+from pavane.compute.wire.common import Epoch, Token
 from pavane.pods.waltz_settings import ADMIN_PORT
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageUnreachable

@@ -7,10 +7,7 @@ from pavane.raft.core.outputs import (
     RoleChanged,
 )
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
-    RequestUpdateReply,
-    UpdateStatus,
-)
+from pavane.raft.wire.replies import RequestUpdateReply, UpdateStatus
 from tests.services.raft.ensemble import Ensemble, decoded
 
 

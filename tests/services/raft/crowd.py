@@ -8,7 +8,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 
-from pavane.raft.wire import RequestConfig, RequestEntries
+from pavane.raft.wire.requests import RequestConfig, RequestEntries
 from tests.services.raft.lock_holder import say
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)

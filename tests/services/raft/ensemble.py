@@ -21,29 +21,14 @@ from pavane.raft.core.outputs import (
     Send,
 )
 from pavane.raft.core.status import Status
-from pavane.raft.machines import Tree
+from pavane.raft.machines.keyvalue import Tree
 from pavane.raft.state.commands import Append, Recovered, SnapshotPart, Stored
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
-    AppendEntries,
-    ConfigUpdate,
-    Drop,
-    EntryType,
-    InstallSnapshot,
-    LogEntry,
-    PvAppend,
-    PvSnapshot,
-    Request,
-    RequestEntries,
-    RequestUpdate,
-    RequestUpdateReply,
-    decode_reply,
-    decode_request,
-    entry_data,
-    entry_reqid,
-    entry_type,
-)
-from pavane.raft.wire.decoder import AnyReply
+from pavane.raft.wire.decoder import AnyReply, Drop, Request, decode_reply, decode_request
+from pavane.raft.wire.entry import EntryType, LogEntry, entry_data, entry_reqid, entry_type
+from pavane.raft.wire.pv import PvAppend, PvSnapshot
+from pavane.raft.wire.replies import RequestUpdateReply
+from pavane.raft.wire.requests import AppendEntries, ConfigUpdate, InstallSnapshot, RequestEntries, RequestUpdate
 from pavane.raft.wire.snapshot import SnapshotMeta, join_groups
 from pavane.wire import Stage
 from tests.sim.disk import Disk

@@ -10,7 +10,7 @@ from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from pavane.raft.state.configuration import Members
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import EntryType
+from pavane.raft.wire.entry import EntryType
 from tests.services.ports import free_ports
 
 IDENT = b"s3cr3t"

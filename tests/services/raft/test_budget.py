@@ -5,9 +5,8 @@ import pytest
 from pavane.raft.core import budget
 from pavane.raft.core.budget import BIG_REPLIES_BYTES_PER_S, BIG_REPLY_BYTES, Budget
 from pavane.raft.errors import Code
-from pavane.raft.machines import encode_command
-from pavane.raft.machines.commands import Put, Range, Txn, op_fields
-from pavane.raft.wire import PvKv, PvRead, PvReply
+from pavane.raft.machines.commands import Put, Range, Txn, encode_command, op_fields
+from pavane.raft.wire.pv import PvKv, PvRead, PvReply
 from tests.services.raft.ensemble import IDENT, Ensemble, decoded, reqid
 
 BIG = 4 * 1024 * 1024

@@ -14,30 +14,19 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from pavane.raft.client import ClientConfig, RaftClient, inflight
 from pavane.raft.errors import Closed, TooLarge, UnderWay, Unreachable
-from pavane.raft.wire import (
-    ConfigUpdate,
-    Drop,
+from pavane.raft.wire.decoder import Drop, Reply, Request, decode_request
+from pavane.raft.wire.entry import PeerList, encode_entry
+from pavane.raft.wire.pv import PvHello, PvReply, PvStatus, PvTransfer
+from pavane.raft.wire.replies import (
     EntriesStatus,
-    PeerList,
-    PvHello,
-    PvReply,
-    PvStatus,
-    PvTransfer,
-    Reply,
-    Request,
-    RequestConfig,
     RequestConfigReply,
-    RequestEntries,
     RequestEntriesReply,
-    RequestLogInfo,
     RequestLogInfoReply,
-    RequestUpdate,
     RequestUpdateReply,
     UpdateStatus,
-    decode_request,
-    encode_entry,
-    reqid_second,
 )
+from pavane.raft.wire.reqid import reqid_second
+from pavane.raft.wire.requests import ConfigUpdate, RequestConfig, RequestEntries, RequestLogInfo, RequestUpdate
 from pavane.telemetry import derived
 
 IDENT = b"s3cr3t"

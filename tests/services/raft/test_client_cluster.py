@@ -11,7 +11,7 @@ from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
 from pavane.raft.errors import Expired, Refused
 from pavane.raft.server import RaftServer
-from pavane.raft.wire import EntryType
+from pavane.raft.wire.entry import EntryType
 from tests.services.raft.peers import free_urls
 
 IDENT = b"s3cr3t"

@@ -11,7 +11,7 @@ from pavane.raft.client.causes import Causes
 from pavane.raft.client.connections import Connections
 from pavane.raft.messages import has_input
 from pavane.raft.messages import send as really_send
-from pavane.raft.wire import Frame
+from pavane.raft.wire.frames import Frame
 from tests.services.raft.stranger import Stranger
 
 

@@ -5,8 +5,7 @@ import itertools
 from pavane.raft.client.calls import EntriesCall
 from pavane.raft.client.key_calls import WatchCall
 from pavane.raft.client.procedure import HEDGE_JITTER_S, HEDGE_POLL_S, REFRESH_S
-from pavane.raft.machines import Watch
-from pavane.raft.machines.history import Scope
+from pavane.raft.machines.history import Scope, Watch
 from tests.services.raft.test_client_procedure import DONE, GRACE_S, TIMEOUT_S, Network, led_by, negative, update
 
 AFTER_S = 0.075

@@ -13,8 +13,18 @@ from pavane.raft.client import Changes, Item, Keys, RaftClient, Reset, TreeKeys,
 from pavane.raft.client import client as client_module
 from pavane.raft.config import Config
 from pavane.raft.errors import Behind, Code, Refused, Unreachable, Unsupported
-from pavane.raft.machines import LeaseGrant, LeaseRevoke, limits
-from pavane.raft.machines.commands import END_OF_KEYS, Compare, Create, Put, Range, Relation, Target
+from pavane.raft.machines import limits
+from pavane.raft.machines.commands import (
+    END_OF_KEYS,
+    Compare,
+    Create,
+    LeaseGrant,
+    LeaseRevoke,
+    Put,
+    Range,
+    Relation,
+    Target,
+)
 from pavane.raft.machines.history import Happened
 from pavane.raft.server import RaftServer
 from pavane.raft.state.roles import Role

@@ -2,7 +2,7 @@
 
 from pavane.raft.client.calls import ChangeMembersCall, StatusCall
 from pavane.raft.client.procedure import REDIRECTS_MAX, Finished
-from pavane.raft.wire import ConfigStatus, ConfigUpdateReply, RequestConfigReply
+from pavane.raft.wire.replies import ConfigStatus, ConfigUpdateReply, RequestConfigReply
 from tests.services.raft.test_client_procedure import ACCEPTED, DONE, PEERS, REQID, URLS, led_by, negative, update
 
 

@@ -16,23 +16,22 @@ from pavane.raft.client.calls import (
 )
 from pavane.raft.client.procedure import Finished, Procedure
 from pavane.raft.errors import Compacted, Expired, Overloaded, Refused, Unreachable, Unsupported
-from pavane.raft.wire import (
+from pavane.raft.wire.decoder import Reply, decode_request
+from pavane.raft.wire.entry import encode_entry
+from pavane.raft.wire.frames import Frame
+from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.pv import PvReply
+from pavane.raft.wire.replies import (
     ConfigStatus,
     ConfigUpdateReply,
     EntriesStatus,
-    Frame,
-    PvReply,
-    Reply,
     RequestConfigReply,
-    RequestEntries,
     RequestEntriesReply,
     RequestUpdateReply,
     SnapshotPart,
     UpdateStatus,
-    Value,
-    decode_request,
-    encode_entry,
 )
+from pavane.raft.wire.requests import RequestEntries
 
 IDENT = b"s3cr3t"
 URLS = {"1": "tcp://10.0.0.1:8047", "2": "tcp://10.0.0.2:8047", "3": "tcp://10.0.0.3:8047"}

@@ -2,7 +2,7 @@
 
 from pavane.raft.client.calls import EntriesCall
 from pavane.raft.client.snapshot_call import Snapshot, SnapshotCall
-from pavane.raft.wire import EntriesStatus, RequestEntriesReply, SnapshotPart
+from pavane.raft.wire.replies import EntriesStatus, RequestEntriesReply, SnapshotPart
 from tests.services.raft.test_client_procedure import Network, entries_reply, led_by, read
 
 NEGATIVE = RequestEntriesReply(EntriesStatus.NOT_LEADER, leader="3")

@@ -15,7 +15,9 @@ from pavane.raft.client.client import NEW_IDS
 from pavane.raft.config import Config
 from pavane.raft.errors import Expired, ReqidTaken
 from pavane.raft.server import RaftServer
-from pavane.raft.wire import PvHello, PvHelloReply, RequestUpdate, RequestUpdateReply, UpdateStatus
+from pavane.raft.wire.pv import PvHello, PvHelloReply
+from pavane.raft.wire.replies import RequestUpdateReply, UpdateStatus
+from pavane.raft.wire.requests import RequestUpdate
 from tests.services.raft.ensemble import WALL_S, Ensemble, decoded, reqid
 from tests.services.raft.peers import IDENT, free_url, places, started, written
 

@@ -6,7 +6,9 @@ from pavane.raft.core import entry_streams, learner_streams, snapshots
 from pavane.raft.core.inflight import INFLIGHT_MESSAGES
 from pavane.raft.machines import limits
 from pavane.raft.machines.commands import Put
-from pavane.raft.wire import EntriesStatus, RequestEntries, RequestEntriesReply, entry_data
+from pavane.raft.wire.entry import entry_data
+from pavane.raft.wire.replies import EntriesStatus, RequestEntriesReply
+from pavane.raft.wire.requests import RequestEntries
 from tests.services.raft.ensemble import IDENT, decoded
 from tests.services.raft.test_keyspace import Cluster
 

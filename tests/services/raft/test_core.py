@@ -16,31 +16,26 @@ from pavane.raft.errors import Code
 from pavane.raft.state.commands import Recovered
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
-    AppendEntries,
+from pavane.raft.wire.entry import EntryType, encode_entry
+from pavane.raft.wire.frames import UINT_MAX
+from pavane.raft.wire.pv import PvNow, PvNowReply, PvReply, PvStatus, PvTransfer, PvVote, PvVoteReply
+from pavane.raft.wire.replies import (
     AppendEntriesReply,
     EntriesStatus,
-    EntryType,
-    InstallSnapshot,
-    PvNow,
-    PvNowReply,
-    PvReply,
-    PvStatus,
-    PvTransfer,
-    PvVote,
-    PvVoteReply,
-    RequestConfig,
     RequestConfigReply,
-    RequestEntries,
     RequestEntriesReply,
-    RequestLogInfo,
     RequestLogInfoReply,
-    RequestUpdate,
     RequestUpdateReply,
     UpdateStatus,
-    encode_entry,
 )
-from pavane.raft.wire.frames import UINT_MAX
+from pavane.raft.wire.requests import (
+    AppendEntries,
+    InstallSnapshot,
+    RequestConfig,
+    RequestEntries,
+    RequestLogInfo,
+    RequestUpdate,
+)
 from pavane.wire import LocalProtocolError
 from tests.services.raft.core_views import isolate, others, statuses
 from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, decoded, members, reqid

@@ -20,13 +20,13 @@ from pavane.raft.core.outputs import (
 from pavane.raft.core.requests import Ask
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
-    AppendEntries,
-    ConfigStatus,
-    ConfigUpdate,
-    ConfigUpdateReply,
-    EntriesStatus,
-    EntryType,
+from pavane.raft.wire.decoder import Reply
+from pavane.raft.wire.entry import EntryType, encode_blob, encode_entry, entry_type
+from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.pv import (
+    FEATURE_FOLLOW,
+    FOLLOW_ENTRIES,
+    FOLLOW_NOT_LEADER,
     PvAppend,
     PvFollow,
     PvFollowReply,
@@ -35,17 +35,17 @@ from pavane.raft.wire import (
     PvSnapshot,
     PvVote,
     PvVoteReply,
+)
+from pavane.raft.wire.replies import (
+    ConfigStatus,
+    ConfigUpdateReply,
+    EntriesStatus,
     RequestConfigReply,
     RequestEntriesReply,
     RequestLogInfoReply,
     UpdateStatus,
-    Value,
-    encode_blob,
-    encode_entry,
-    entry_type,
 )
-from pavane.raft.wire.decoder import Reply
-from pavane.raft.wire.pv import FEATURE_FOLLOW, FOLLOW_ENTRIES, FOLLOW_NOT_LEADER
+from pavane.raft.wire.requests import AppendEntries, ConfigUpdate
 from pavane.raft.wire.snapshot import DIGEST_BYTES, SnapshotHead, SnapshotMeta
 from pavane.wire import LocalProtocolError, Stage
 from tests.services.raft.core_views import changes, isolate, lose_disk, others

@@ -11,7 +11,7 @@ from pavane.raft.config import Config
 from pavane.raft.errors import Unreachable
 from pavane.raft.machine import Broadcast
 from pavane.raft.server import RaftServer
-from pavane.raft.wire import Frame
+from pavane.raft.wire.frames import Frame
 from tests.services.raft.peers import free_urls
 from tests.services.raft.test_client_cluster import IDENT
 from tests.services.raft.test_client_procedure import TIMEOUT_S, led_by

@@ -10,29 +10,21 @@ from pathlib import Path
 import pytest
 
 from pavane.raft.config import REQUEST_ID_TTL_S
-from pavane.raft.machines import LeaseGrant, Txn, encode_command
-from pavane.raft.machines.commands import Put
+from pavane.raft.machines.commands import LeaseGrant, Put, Txn, encode_command
 from pavane.raft.state.commands import Recovered
-from pavane.raft.wire import (
-    AppendEntries,
+from pavane.raft.wire.decoder import Reply, Request
+from pavane.raft.wire.entry import EntryType, encode_entry
+from pavane.raft.wire.pv import PvKv, PvLease, PvTransfer
+from pavane.raft.wire.replies import (
     AppendEntriesReply,
     EntriesStatus,
-    EntryType,
-    InstallSnapshot,
-    PvKv,
-    PvLease,
-    PvTransfer,
-    Request,
     RequestConfigReply,
     RequestEntriesReply,
     RequestLogInfoReply,
-    RequestUpdate,
-    RequestVote,
     RequestVoteReply,
-    encode_entry,
+    SnapshotPart,
 )
-from pavane.raft.wire.decoder import Reply
-from pavane.raft.wire.replies import SnapshotPart
+from pavane.raft.wire.requests import AppendEntries, InstallSnapshot, RequestUpdate, RequestVote
 from pavane.wire import Stage
 from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, members, reqid, url
 

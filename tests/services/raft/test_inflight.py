@@ -7,7 +7,9 @@ import pytest
 from pavane.raft.core import inflight
 from pavane.raft.core.outputs import Channel, FollowerLostLog, KindChanged
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import AppendEntries, PvAppend, PvAppendReply, PvTransfer, decode_blob, encode_blob
+from pavane.raft.wire.entry import decode_blob, encode_blob
+from pavane.raft.wire.pv import PvAppend, PvAppendReply, PvTransfer
+from pavane.raft.wire.requests import AppendEntries
 from pavane.wire import Stage
 from tests.services.raft.core_views import others
 from tests.services.raft.ensemble import IDENT, Ensemble, decoded, members, reqid

@@ -6,30 +6,23 @@ from hashlib import blake2b
 import pytest
 
 from pavane.raft.core.outputs import Channel, Dropped, Freeze, SnapshotChanged
-from pavane.raft.machines import Tree
+from pavane.raft.machines.keyvalue import Tree
 from pavane.raft.state.commands import Recovered, SnapshotInstall
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
-    AppendEntries,
+from pavane.raft.wire.entry import EntryType, encode_entry
+from pavane.raft.wire.pv import PvNow, PvNowReply, PvSnapshot
+from pavane.raft.wire.replies import (
     AppendEntriesReply,
     EntriesStatus,
-    EntryType,
-    InstallSnapshot,
     InstallSnapshotReply,
-    PvNow,
-    PvNowReply,
-    PvSnapshot,
     RequestConfigReply,
-    RequestEntries,
     RequestEntriesReply,
-    RequestLogInfo,
     RequestLogInfoReply,
-    RequestUpdate,
     RequestUpdateReply,
     UpdateStatus,
-    encode_entry,
 )
+from pavane.raft.wire.requests import AppendEntries, InstallSnapshot, RequestEntries, RequestLogInfo, RequestUpdate
 from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta, encode_group
 from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, decoded, members, reqid
 from tests.sim.disk import Disk

@@ -7,10 +7,10 @@ import pytest
 from pavane.raft.client.calls import Done, Elsewhere, Failed, Pending
 from pavane.raft.client.key_calls import Changes, CommandCall, KeepAliveCall, Outcome, ReadCall, WatchCall
 from pavane.raft.errors import Code, Compacted, Expired, RaftError, Refused, ResultLost, Unsupported
-from pavane.raft.machines import Watch
 from pavane.raft.machines.commands import Range
-from pavane.raft.machines.history import Scope
-from pavane.raft.wire import PvReply, PvWatch, PvWatchAcknowledge, PvWatchReply, decode_request
+from pavane.raft.machines.history import Scope, Watch
+from pavane.raft.wire.decoder import decode_request
+from pavane.raft.wire.pv import PvReply, PvWatch, PvWatchAcknowledge, PvWatchReply
 from tests.services.raft.test_client_procedure import Network
 
 IDENT = b"s3cr3t"

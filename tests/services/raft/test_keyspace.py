@@ -7,11 +7,27 @@ import pytest
 
 from pavane.raft.core import serving, watching
 from pavane.raft.errors import Code
-from pavane.raft.machines import Command, LeaseExpire, LeaseGrant, Txn, encode_command, limits
-from pavane.raft.machines.commands import Compare, Delete, DeleteRange, Op, Put, Range, Relation, Target, op_fields
+from pavane.raft.machines import limits
+from pavane.raft.machines.commands import (
+    Command,
+    Compare,
+    Delete,
+    DeleteRange,
+    LeaseExpire,
+    LeaseGrant,
+    Op,
+    Put,
+    Range,
+    Relation,
+    Target,
+    Txn,
+    encode_command,
+    op_fields,
+)
 from pavane.raft.machines.history import Cursor, Scope, Watch
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
+from pavane.raft.wire.pv import (
+    FEATURE_KV,
     PvHello,
     PvHelloReply,
     PvKv,
@@ -21,11 +37,9 @@ from pavane.raft.wire import (
     PvWatch,
     PvWatchAcknowledge,
     PvWatchReply,
-    RequestUpdate,
-    RequestUpdateReply,
-    UpdateStatus,
 )
-from pavane.raft.wire.pv import FEATURE_KV
+from pavane.raft.wire.replies import RequestUpdateReply, UpdateStatus
+from pavane.raft.wire.requests import RequestUpdate
 from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, decoded, reqid
 
 

@@ -14,7 +14,8 @@ import zmq
 from pavane.raft.client import RaftClient
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import RaftError
-from pavane.raft.wire import EntryType, Value
+from pavane.raft.wire.entry import EntryType
+from pavane.raft.wire.msgpack import Value
 from pavane_cli.commands.raft_peer import announced_url, peer
 from pavane_cli.failures import ExitCode, UserError
 from tests.services.eventually import eventually

@@ -6,7 +6,9 @@ from pavane.raft.core.election import LOG_BEHIND, PHASE_TRANSFER, PHASE_VOTE, ST
 from pavane.raft.core.outputs import Channel, RoleChanged
 from pavane.raft.core.prevote import OVERRULE_TIMEOUTS, PHASE_PREVOTE
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import AppendEntries, PvVote, PvVoteReply, RequestConfigReply, RequestVote
+from pavane.raft.wire.pv import PvVote, PvVoteReply
+from pavane.raft.wire.replies import RequestConfigReply
+from pavane.raft.wire.requests import AppendEntries, RequestVote
 from tests.services.raft.ensemble import IDENT, Ensemble, decoded, members
 
 ELECTION_MAX_S = 0.3

@@ -13,10 +13,12 @@ from pavane.raft import aio, room
 from pavane.raft.client import RaftClient
 from pavane.raft.core import transfer
 from pavane.raft.errors import Code, RaftError
-from pavane.raft.machines import SetLevel, encode_command
+from pavane.raft.machines.commands import SetLevel, encode_command
 from pavane.raft.sockets import Input
 from pavane.raft.state.commands import Note
-from pavane.raft.wire import PvKv, PvReply, PvUpdate, PvUpdateReply, UpdateItem, decode_reply
+from pavane.raft.wire.decoder import decode_reply
+from pavane.raft.wire.pv import PvKv, PvReply
+from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateItem
 from pavane.wal import Batch, Writer
 from pavane.wal.files import DiskFolder
 from tests.services.eventually import eventually

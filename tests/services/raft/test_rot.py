@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pavane.raft.client import RaftClient
-from pavane.raft.machines import Tree
+from pavane.raft.machines.keyvalue import Tree
 from pavane.raft.server import StoreError
 from pavane.raft.state.roles import Role
 from tests.services.eventually import eventually

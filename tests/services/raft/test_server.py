@@ -21,9 +21,8 @@ from pavane.raft.state.commands import Append, StoreCommand, Token
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role
 from pavane.raft.storage import RaftStorage
-from pavane.raft.wire import EntryType
 from pavane.raft.wire.decoder import decode_broadcast
-from pavane.raft.wire.entry import entry_data
+from pavane.raft.wire.entry import EntryType, entry_data
 from pavane.raft.wire.requests import StateBroadcast
 from pavane.wal import Batch, Writer
 from pavane.wire import Stage

@@ -2,7 +2,8 @@
 
 from pavane.raft.core.outputs import Channel, Disconnect, PeerChannel
 from pavane.raft.silence import LOOK_BYTES, LOOK_S, SILENT_LOOKS, SILENT_LOOKS_MAX, SILENT_MAX_S, SILENT_S, Silence
-from pavane.raft.wire import RequestConfig, RequestConfigReply
+from pavane.raft.wire.replies import RequestConfigReply
+from pavane.raft.wire.requests import RequestConfig
 from tests.services.raft.ensemble import Ensemble, url
 
 

@@ -15,12 +15,12 @@ from pavane.raft.config import Config
 from pavane.raft.core import snapshots
 from pavane.raft.core.status import Status
 from pavane.raft.errors import Compacted, RaftError, ReqidTaken
-from pavane.raft.machines import Tree
+from pavane.raft.machines.keyvalue import Tree
 from pavane.raft.server import RaftServer
 from pavane.raft.state.commands import StoredSnapshot
 from pavane.raft.state.roles import Role
 from pavane.raft.storage.snapshots import SnapshotFiles
-from pavane.raft.wire import EntryType
+from pavane.raft.wire.entry import EntryType
 from pavane.raft.wire.snapshot import decode_groups
 from pavane.wal import DiskFolder
 from tests.services.raft.peers import free_urls

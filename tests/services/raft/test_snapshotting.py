@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pavane.raft.core.outputs import Freeze
-from pavane.raft.machines import KeyValue
+from pavane.raft.machines.keyvalue import KeyValue
 from pavane.raft.snapshotting import Snapshotter
 from pavane.raft.state.dedup import DedupTable
 from pavane.raft.storage import Identity, RaftStorage

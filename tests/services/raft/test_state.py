@@ -21,7 +21,7 @@ from pavane.raft.state.dedup import BEYOND_FLOOR_S, DedupTable, Freshness, id_cl
 from pavane.raft.state.log import Log
 from pavane.raft.state.quorum import has_majority, majority_value
 from pavane.raft.state.roles import TRANSITIONS, Role
-from pavane.raft.wire import encode_entry, entry_reqid
+from pavane.raft.wire.entry import encode_entry, entry_reqid
 from pavane.raft.wire.snapshot import encode_group, join_groups
 
 A, B, C = ("a", "tcp://10.0.0.1:1"), ("b", "tcp://10.0.0.2:1"), ("c", "tcp://10.0.0.3:1")

@@ -14,9 +14,9 @@ import zmq.asyncio
 
 from pavane.raft.client import RaftClient, prefix_range
 from pavane.raft.errors import Code
-from pavane.raft.machines import LeaseGrant, LeaseRevoke
-from pavane.raft.machines.commands import Compare, Range, Relation, Target, op_fields
-from pavane.raft.wire import Drop, PvRead, PvReply, decode_reply
+from pavane.raft.machines.commands import Compare, LeaseGrant, LeaseRevoke, Range, Relation, Target, op_fields
+from pavane.raft.wire.decoder import Drop, decode_reply
+from pavane.raft.wire.pv import PvRead, PvReply
 from tests.services.raft.peers import free_urls
 from tests.services.raft.test_peer_process import SECRET, Peers, peers
 

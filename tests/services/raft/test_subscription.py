@@ -17,7 +17,8 @@ from pavane.raft.errors import Unsupported, WentBack
 from pavane.raft.machine import Broadcast
 from pavane.raft.offline.restoring import restore
 from pavane.raft.server import RaftServer
-from pavane.raft.wire import EntryType, StateBroadcast, encode_entry
+from pavane.raft.wire.entry import EntryType, encode_entry
+from pavane.raft.wire.requests import StateBroadcast
 from tests.services.raft.peers import free_urls
 from tests.services.raft.test_client_cluster import IDENT
 

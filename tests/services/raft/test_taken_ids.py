@@ -5,24 +5,14 @@ from typing import Any
 import pytest
 
 from pavane.raft.errors import Code
-from pavane.raft.machines import encode_command
-from pavane.raft.machines.commands import Put, Txn
+from pavane.raft.machines.commands import Put, Txn, encode_command
 from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.roles import Role
-from pavane.raft.wire import (
-    ConfigStatus,
-    ConfigUpdate,
-    ConfigUpdateReply,
-    PvKv,
-    PvReply,
-    PvTransfer,
-    PvUpdate,
-    PvUpdateReply,
-    RequestUpdateReply,
-    UpdateItem,
-    UpdateStatus,
-    Value,
-)
+from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.pv import PvKv, PvReply, PvTransfer
+from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateItem
+from pavane.raft.wire.replies import ConfigStatus, ConfigUpdateReply, RequestUpdateReply, UpdateStatus
+from pavane.raft.wire.requests import ConfigUpdate
 from tests.services.raft.ensemble import IDENT, Ensemble, decoded, reqid
 
 ID = reqid(1)

@@ -25,7 +25,7 @@ from pavane.raft.core.outputs import (
     TransferChanged,
     VoteReceived,
 )
-from pavane.raft.machines import LeaseGrant
+from pavane.raft.machines.commands import LeaseGrant
 from pavane.raft.server import RaftServer
 from pavane.raft.state.configuration import Configuration
 from pavane.raft.state.roles import Role

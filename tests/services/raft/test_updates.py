@@ -8,19 +8,10 @@ from pavane.raft.client.calls import UpdateCall
 from pavane.raft.client.procedure import PART_ITEMS, PARTS, UPDATES_ID
 from pavane.raft.core import serving
 from pavane.raft.errors import Code, Expired
-from pavane.raft.machines import LeaseGrant, encode_command
-from pavane.raft.wire import (
-    Drop,
-    PvHello,
-    PvHelloReply,
-    PvUpdate,
-    PvUpdateReply,
-    UpdateItem,
-    UpdateResult,
-    decode_request,
-)
-from pavane.raft.wire.pv import FEATURE_UPDATE
-from pavane.raft.wire.pv_update import UPDATE_BYTES, UPDATE_ITEMS
+from pavane.raft.machines.commands import LeaseGrant, encode_command
+from pavane.raft.wire.decoder import Drop, decode_request
+from pavane.raft.wire.pv import FEATURE_UPDATE, PvHello, PvHelloReply
+from pavane.raft.wire.pv_update import UPDATE_BYTES, UPDATE_ITEMS, PvUpdate, PvUpdateReply, UpdateItem, UpdateResult
 from tests.services.raft.ensemble import IDENT, WALL_S, Ensemble, decoded, reqid
 from tests.services.raft.test_client_procedure import URLS, Network, led_by, update
 

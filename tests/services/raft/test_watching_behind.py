@@ -11,7 +11,7 @@ from pavane.raft.errors import Code
 from pavane.raft.machines import limits
 from pavane.raft.machines.commands import END_OF_KEYS, Put
 from pavane.raft.machines.history import History, Scope, Watch
-from pavane.raft.wire import PvWatch, PvWatchAcknowledge, PvWatchReply
+from pavane.raft.wire.pv import PvWatch, PvWatchAcknowledge, PvWatchReply
 from tests.services.raft.ensemble import IDENT, decoded
 from tests.services.raft.test_keyspace import Cluster
 

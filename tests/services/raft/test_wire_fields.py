@@ -9,29 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pavane.raft.wire import (
+from pavane.raft.wire.entry import (
+    ZERO_REQID,
     EntryType,
     LogEntry,
-    ReqidGenerator,
-    Value,
-    decode,
     decode_blob,
     decode_configuration,
-    decode_uint,
     encode_blob,
     encode_configuration,
     encode_entry,
-    encode_js,
-    encode_pv,
-    encode_uint,
-    machine_id,
-    next_message_id,
-    reqid_second,
-    seed,
 )
-from pavane.raft.wire.entry import ZERO_REQID
-from pavane.raft.wire.frames import decode_bool, decode_optional_uint, encode_bool, encode_optional_uint
-from pavane.raft.wire.reqid import COUNTER_MODULUS
+from pavane.raft.wire.frames import (
+    decode_bool,
+    decode_optional_uint,
+    decode_uint,
+    encode_bool,
+    encode_optional_uint,
+    encode_uint,
+    next_message_id,
+)
+from pavane.raft.wire.msgpack import Value, decode, encode_js, encode_pv
+from pavane.raft.wire.reqid import COUNTER_MODULUS, ReqidGenerator, machine_id, reqid_second, seed
 from pavane.wire import LocalProtocolError, RemoteProtocolError
 
 REQID = bytes.fromhex("5956dc8826f27e10dcccab20")

@@ -7,21 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pavane.raft import wire
 from pavane.raft.errors import DropReason
-from pavane.raft.wire import (
-    AppendEntries,
-    AppendEntriesReply,
-    ClientDispatch,
-    ConfigStatus,
-    ConfigUpdate,
-    ConfigUpdateReply,
-    Drop,
-    EntriesStatus,
-    Frame,
-    InstallSnapshot,
-    InstallSnapshotReply,
-    PeerPoll,
+from pavane.raft.wire import pv, pv_update, replies
+from pavane.raft.wire.decoder import Drop, Reply, Request, decode_reply, decode_request
+from pavane.raft.wire.entry import encode_blob, encode_configuration, encode_entry
+from pavane.raft.wire.frames import ENTRY_DATA_BYTES, FRAMES_MAX, Frame
+from pavane.raft.wire.pv import (
     PvAppend,
     PvAppendReply,
     PvFollow,
@@ -37,38 +28,41 @@ from pavane.raft.wire import (
     PvSnapshot,
     PvStatus,
     PvTransfer,
-    PvUpdate,
-    PvUpdateReply,
     PvVote,
     PvVoteReply,
     PvWatch,
     PvWatchAcknowledge,
     PvWatchReply,
-    Reply,
-    Request,
-    RequestBroadcastUrl,
+)
+from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateItem, UpdateResult
+from pavane.raft.wire.replies import (
+    AppendEntriesReply,
+    ConfigStatus,
+    ConfigUpdateReply,
+    EntriesStatus,
+    InstallSnapshotReply,
     RequestBroadcastUrlReply,
-    RequestConfig,
     RequestConfigReply,
-    RequestEntries,
     RequestEntriesReply,
-    RequestLogInfo,
     RequestLogInfoReply,
-    RequestUpdate,
     RequestUpdateReply,
-    RequestVote,
     RequestVoteReply,
     SnapshotPart,
-    UpdateItem,
-    UpdateResult,
     UpdateStatus,
-    decode_reply,
-    decode_request,
-    encode_blob,
-    encode_configuration,
-    encode_entry,
 )
-from pavane.raft.wire.frames import ENTRY_DATA_BYTES, FRAMES_MAX
+from pavane.raft.wire.requests import (
+    AppendEntries,
+    ClientDispatch,
+    ConfigUpdate,
+    InstallSnapshot,
+    PeerPoll,
+    RequestBroadcastUrl,
+    RequestConfig,
+    RequestEntries,
+    RequestLogInfo,
+    RequestUpdate,
+    RequestVote,
+)
 
 IDENT = b"s3cr3t"
 REQID = bytes(range(12))
@@ -202,7 +196,8 @@ def test_reply_round_trip(kind: type[Reply]) -> None:
 
 def test_the_tables_here_hold_every_message() -> None:
     assert REQUESTS.keys() == _REQUEST_EXAMPLES.keys() == set(get_args(Request))
-    named = {value for name, value in vars(wire).items() if name.endswith("Reply") and name != "Reply"}
+    modules = (pv, pv_update, replies)
+    named = {value for module in modules for name, value in vars(module).items() if name.endswith("Reply")}
     assert REPLIES.keys() == _REPLY_EXAMPLES.keys() == named
 
 

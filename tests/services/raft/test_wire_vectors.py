@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 
-from pavane.raft.wire import (
-    AppendEntriesReply,
-    ConfigStatus,
-    ConfigUpdateReply,
-    Drop,
-    EntriesStatus,
-    InstallSnapshotReply,
-    LogEntry,
-    PeerPoll,
+from pavane.raft.wire.decoder import Drop, Reply, Request, decode_broadcast, decode_reply, decode_request
+from pavane.raft.wire.entry import LogEntry, bootstrap_entry, decode_blob, encode_blob
+from pavane.raft.wire.frames import decode_uint, encode_uint
+from pavane.raft.wire.msgpack import Value, decode, encode_js
+from pavane.raft.wire.pv import (
     PvAppend,
     PvAppendReply,
     PvHello,
@@ -22,37 +18,31 @@ from pavane.raft.wire import (
     PvKv,
     PvNow,
     PvReply,
-    PvUpdate,
-    PvUpdateReply,
     PvVote,
     PvVoteReply,
-    Reply,
-    Request,
-    RequestConfig,
+)
+from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateItem, UpdateResult
+from pavane.raft.wire.replies import (
+    AppendEntriesReply,
+    ConfigStatus,
+    ConfigUpdateReply,
+    EntriesStatus,
+    InstallSnapshotReply,
     RequestConfigReply,
-    RequestEntries,
     RequestEntriesReply,
-    RequestUpdate,
     RequestUpdateReply,
-    RequestVote,
     RequestVoteReply,
     SnapshotPart,
-    StateBroadcast,
-    UpdateItem,
-    UpdateResult,
     UpdateStatus,
-    Value,
-    bootstrap_entry,
-    decode,
-    decode_blob,
-    decode_broadcast,
-    decode_reply,
-    decode_request,
-    decode_uint,
-    encode_blob,
-    encode_js,
-    encode_uint,
-    rollout_reqid,
+)
+from pavane.raft.wire.reqid import rollout_reqid
+from pavane.raft.wire.requests import (
+    PeerPoll,
+    RequestConfig,
+    RequestEntries,
+    RequestUpdate,
+    RequestVote,
+    StateBroadcast,
 )
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "raft.json").read_text())

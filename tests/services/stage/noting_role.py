@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pavane.compute.wire import Token
+from pavane.compute.wire.common import Token
 from pavane.stage.role import RoleReport
 
 

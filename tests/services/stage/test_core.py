@@ -5,19 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pavane.compute.core.ports import EndStream, ExitProcess
-from pavane.compute.wire import (
-    NONCE_BYTES,
+from pavane.compute.wire.commands import (
     AllowWrites,
-    Blocker,
     CreateInstance,
     CreateTimely,
-    Epoch,
     InitializationComplete,
     Lifecycle,
     RuntimeConfig,
-    Token,
     UpdateConfiguration,
 )
+from pavane.compute.wire.common import NONCE_BYTES, Epoch, Token
+from pavane.compute.wire.responses import Blocker
 from pavane.stage.core import (
     OWN,
     Configure,

@@ -13,24 +13,19 @@ import pytest
 from pavane.compute import session as session_module
 from pavane.compute.proto import compute_pb2 as proto
 from pavane.compute.transport import CALL, CLIENT_OPTIONS, COMMAND_BYTES_MAX, CONNECTION_STREAMS_MAX, SERVER_OPTIONS
-from pavane.compute.wire import (
-    NONCE_BYTES,
+from pavane.compute.wire.codec import decode_response, encode_command
+from pavane.compute.wire.commands import (
     AllowWrites,
-    Blocker,
     CancelPeek,
     CreateDataflow,
     CreateInstance,
     CreateTimely,
     DataflowDescription,
-    Epoch,
-    Frontiers,
     InitializationComplete,
-    StageReport,
-    Token,
     UpdateConfiguration,
-    decode_response,
-    encode_command,
 )
+from pavane.compute.wire.common import NONCE_BYTES, Epoch, Token
+from pavane.compute.wire.responses import Blocker, Frontiers, StageReport
 from pavane.stage import server as server_module
 from pavane.stage.client import ANSWER_BYTES_MAX, StageStream
 from pavane.stage.errors import StageStreamError, StageSuperseded, StageUnreachable, StaleEpoch

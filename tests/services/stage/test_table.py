@@ -6,8 +6,7 @@ import pytest
 
 from pavane.compute.core.ports import EndStream
 from pavane.compute.core.streams import Phase
-from pavane.compute.wire import (
-    NONCE_BYTES,
+from pavane.compute.wire.commands import (
     AllowCompaction,
     AllowWrites,
     CancelPeek,
@@ -16,14 +15,13 @@ from pavane.compute.wire import (
     CreateInstance,
     CreateTimely,
     DataflowDescription,
-    Epoch,
     InitializationComplete,
     Lifecycle,
     Peek,
     Schedule,
-    Token,
     UpdateConfiguration,
 )
+from pavane.compute.wire.common import NONCE_BYTES, Epoch, Token
 from pavane.stage.core import StageCore
 from pavane.stage.table import TABLE, Decision, decide
 

@@ -13,7 +13,7 @@ import pytest
 
 from pavane.compute.tls import StageCredentials
 from pavane.compute.transport import CALL, CLIENT_OPTIONS, SERVER_CONNECTIONS_MAX, SERVER_OPTIONS
-from pavane.compute.wire import Epoch
+from pavane.compute.wire.common import Epoch
 from pavane.runtime.certificates import Certificates
 from pavane.stage.client import StageStream
 from pavane.stage.errors import StageUnreachable

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 
-from pavane.compute.wire import NONCE_BYTES, CreateTimely, Epoch, decode_command, encode_command
+from pavane.compute.wire.codec import decode_command, encode_command
+from pavane.compute.wire.commands import CreateTimely
+from pavane.compute.wire.common import NONCE_BYTES, Epoch
 
 # In a process of its own, because OpenTelemetry is configured once per process.
 PROGRAM = """
@@ -12,7 +14,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from pavane.compute.wire import Epoch, Token
+from pavane.compute.wire.common import Epoch, Token
 from pavane.stage.client import StageStream
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pavane.compute.wire import Epoch
+from pavane.compute.wire.common import Epoch
 from tests.services.pods.raft_pods import Pods
 from tests.services.pods.waltz_pods import WaltzPods
 

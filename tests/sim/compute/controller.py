@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from pavane.compute.core.controller import Answered, ControllerCore, Effect, Ended, Hang, Send, Updates
 from pavane.compute.state.as_of import Stored, choose_as_of
-from pavane.compute.wire import DataflowDescription, Failure, SinkExport, SourceImport, Subscribe
+from pavane.compute.wire.commands import DataflowDescription, SinkExport, SourceImport, Subscribe
+from pavane.compute.wire.common import Failure
 from tests.sim.compute.leading import (
     AllowSinks,
     CaughtUp,

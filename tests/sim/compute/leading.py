@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pavane.compute.core.controller import ControllerCore
-from pavane.compute.wire import CLOSED, Blocker, Token
+from pavane.compute.wire.common import CLOSED, Token
+from pavane.compute.wire.responses import Blocker
 from pavane.wire import LocalProtocolError
 
 EXIT_FENCED = 0

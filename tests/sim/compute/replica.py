@@ -20,7 +20,8 @@ from pavane.compute.core.ports import (
     Wake,
 )
 from pavane.compute.core.replica import ReplicaCore
-from pavane.compute.wire import Command, DataflowDescription, MaterializedView, Rows, Subscribe, Token
+from pavane.compute.wire.commands import Command, DataflowDescription, MaterializedView, Subscribe
+from pavane.compute.wire.common import Rows, Token
 from tests.sim.kit.seeds import holds
 
 if TYPE_CHECKING:

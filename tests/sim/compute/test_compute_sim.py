@@ -9,7 +9,9 @@ from pavane.compute.core.controller import ControllerCore, Effect, _Waiting
 from pavane.compute.core.exports import Export
 from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.state import as_of
-from pavane.compute.wire import CLOSED, DataflowDescription, Epoch, MaterializedView, Response
+from pavane.compute.wire.commands import DataflowDescription, MaterializedView
+from pavane.compute.wire.common import CLOSED, Epoch
+from pavane.compute.wire.responses import Response
 from tests.sim.compute.world import World, play
 from tests.sim.kit.seeds import BrokenError, played, replayable
 

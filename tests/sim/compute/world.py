@@ -6,20 +6,19 @@ from functools import partial
 
 from pavane.compute import transport
 from pavane.compute.core.controller import Send
-from pavane.compute.wire import (
+from pavane.compute.wire.commands import (
     Command,
     CreateInstance,
     CreateTimely,
     DataflowDescription,
-    Epoch,
     IndexExport,
     IndexImport,
     MaterializedView,
-    Response,
     SinkExport,
     SourceImport,
-    Token,
 )
+from pavane.compute.wire.common import Epoch, Token
+from pavane.compute.wire.responses import Response
 from tests.sim.compute.controller import Controller
 from tests.sim.compute.leading import Outcome
 from tests.sim.compute.replica import Replica

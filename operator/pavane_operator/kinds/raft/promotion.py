@@ -18,7 +18,7 @@ from pavane.raft.client import RaftClient
 from pavane.raft.errors import Expired, RaftError, Refused
 from pavane.raft.keys import RaftKeys
 from pavane.raft.state.configuration import Members
-from pavane.raft.wire import rollout_reqid
+from pavane.raft.wire.reqid import rollout_reqid
 from pavane.runtime.names import bracketed
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.kinds.raft import names

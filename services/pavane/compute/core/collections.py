@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from pavane.compute.wire import CLOSED, CopyTo, DataflowDescription, Frontiers, MaterializedView, Subscribe
+from pavane.compute.wire.commands import CopyTo, DataflowDescription, MaterializedView, Subscribe
+from pavane.compute.wire.common import CLOSED
+from pavane.compute.wire.responses import Frontiers
 
 
 class BrokenReplica(Exception):

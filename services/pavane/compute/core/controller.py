@@ -12,36 +12,33 @@ from dataclasses import dataclass, field
 from pavane.compute.core.collections import BrokenReplica, Collection, Seen
 from pavane.compute.core.replica import EXIT_BROKEN, EXIT_ENGINE, RESULT_BYTES_MAX
 from pavane.compute.state.history import History
-from pavane.compute.wire import (
-    CLOSED,
+from pavane.compute.wire.commands import (
     AllowCompaction,
     AllowWrites,
-    Batch,
-    Canceled,
     CancelPeek,
     Command,
-    CopyToResponse,
     CreateDataflow,
     DataflowDescription,
-    Epoch,
-    Failure,
     Finishing,
-    Frontiers,
     InitializationComplete,
     MaterializedView,
     Peek,
-    PeekResponse,
-    Relation,
-    Response,
-    Rows,
-    RowsPart,
     Schedule,
+    Subscribe,
+    UpdateConfiguration,
+)
+from pavane.compute.wire.common import CLOSED, Epoch, Failure, Relation, Rows, Token
+from pavane.compute.wire.responses import (
+    Batch,
+    Canceled,
+    CopyToResponse,
+    Frontiers,
+    PeekResponse,
+    Response,
+    RowsPart,
     StageReport,
     Stashed,
-    Subscribe,
     SubscribeResponse,
-    Token,
-    UpdateConfiguration,
 )
 from pavane.wire import LocalProtocolError
 

@@ -2,22 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from pavane.compute.wire import (
-    CLOSED,
-    Batch,
-    CopyTo,
-    CopyToResponse,
-    DataflowDescription,
-    Dropped,
-    Failure,
-    Frontiers,
-    MaterializedView,
-    Response,
-    Rows,
-    SinkExport,
-    Subscribe,
-    SubscribeResponse,
-)
+from pavane.compute.wire.commands import CopyTo, DataflowDescription, MaterializedView, SinkExport, Subscribe
+from pavane.compute.wire.common import CLOSED, Failure, Rows
+from pavane.compute.wire.responses import Batch, CopyToResponse, Dropped, Frontiers, Response, SubscribeResponse
 
 
 @dataclass(slots=True)

@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Sequence
 
-from pavane.compute.wire import Batch, Failure, PeekResponse, Response, Rows, RowsPart, SubscribeResponse
+from pavane.compute.wire.common import Failure, Rows
+from pavane.compute.wire.responses import Batch, PeekResponse, Response, RowsPart, SubscribeResponse
 from pavane.wire import LocalProtocolError
 
 UNSENT_BYTES_MAX = 256 << 20  # of one stream

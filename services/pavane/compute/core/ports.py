@@ -8,7 +8,8 @@ that come late cannot be taken for those of the new one. Who carries the effects
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pavane.compute.wire import DataflowDescription, Peek, Token
+from pavane.compute.wire.commands import DataflowDescription, Peek
+from pavane.compute.wire.common import Token
 
 
 @dataclass(frozen=True, slots=True)

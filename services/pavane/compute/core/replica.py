@@ -26,12 +26,9 @@ from pavane.compute.core.ports import (
 from pavane.compute.core.streams import Phase, Stream, StreamsCore
 from pavane.compute.state.history import History, HistoryError, StillAlive
 from pavane.compute.state.reconcile import reconcile, same_runtime
-from pavane.compute.wire import (
-    CLOSED,
+from pavane.compute.wire.commands import (
     AllowCompaction,
     AllowWrites,
-    Blocker,
-    Canceled,
     CancelPeek,
     Command,
     CopyTo,
@@ -39,20 +36,16 @@ from pavane.compute.wire import (
     CreateInstance,
     CreateTimely,
     DataflowDescription,
-    Failure,
     InitializationComplete,
     MaterializedView,
     Peek,
-    PeekResponse,
-    Response,
-    Rows,
     RuntimeConfig,
     Schedule,
-    StageReport,
     Subscribe,
-    Token,
     UpdateConfiguration,
 )
+from pavane.compute.wire.common import CLOSED, Failure, Rows, Token
+from pavane.compute.wire.responses import Blocker, Canceled, PeekResponse, Response, StageReport
 from pavane.wire import Stage
 
 KIND = "compute"

@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 from pavane.compute.core.ports import EndStream
 from pavane.compute.transport import SUPERSEDED, stale_text
-from pavane.compute.wire import PROTOCOL_MAJOR, Command, CreateTimely, Epoch
+from pavane.compute.wire.commands import Command, CreateTimely
+from pavane.compute.wire.common import PROTOCOL_MAJOR, Epoch
 
 
 class Phase(IntEnum):

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pavane.compute.wire import CLOSED, DataflowDescription, MaterializedView
+from pavane.compute.wire.commands import DataflowDescription, MaterializedView
+from pavane.compute.wire.common import CLOSED
 
 
 @dataclass(frozen=True, slots=True)

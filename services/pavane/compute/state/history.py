@@ -7,8 +7,7 @@ A command binds to the incarnation of the id that is alive when it is pushed.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pavane.compute.wire import (
-    CLOSED,
+from pavane.compute.wire.commands import (
     AllowCompaction,
     AllowWrites,
     CancelPeek,
@@ -20,9 +19,9 @@ from pavane.compute.wire import (
     InitializationComplete,
     Peek,
     Schedule,
-    Token,
     UpdateConfiguration,
 )
+from pavane.compute.wire.common import CLOSED, Token
 from pavane.wire import ProtocolError
 
 

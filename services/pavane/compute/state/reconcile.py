@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pavane.compute.state.history import Flow, History
-from pavane.compute.wire import (
-    CLOSED,
+from pavane.compute.wire.commands import (
     AllowCompaction,
     Command,
     CopyTo,
@@ -17,6 +16,7 @@ from pavane.compute.wire import (
     RuntimeConfig,
     Subscribe,
 )
+from pavane.compute.wire.common import CLOSED
 
 
 class Unfit(StrEnum):

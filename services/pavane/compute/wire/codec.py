@@ -19,6 +19,8 @@ from pavane.compute.wire import commands, common, responses
 from pavane.compute.wire.common import CLOSED, NONCE_BYTES, UUID_BYTES, Value
 from pavane.wire import RemoteProtocolError, Stage
 
+SERVICE = proto.DESCRIPTOR.services_by_name["ProtoCompute"].full_name
+METHOD = proto.DESCRIPTOR.services_by_name["ProtoCompute"].methods[0].name
 _CLASSES: Mapping[str, type[Any]] = {
     name: value
     for module in (common, commands, responses)

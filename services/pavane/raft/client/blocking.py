@@ -11,7 +11,7 @@ from pavane.raft.client.client import ClientConfig, RaftClient
 from pavane.raft.client.subscription import Item
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed
-from pavane.raft.wire import RequestConfigReply, RequestLogInfoReply
+from pavane.raft.wire.replies import RequestConfigReply, RequestLogInfoReply
 from pavane.runtime.forks import Process
 
 Result = TypeVar("Result")

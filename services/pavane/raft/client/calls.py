@@ -20,40 +20,31 @@ from pavane.raft.errors import (
     Unreachable,
     Unsupported,
 )
-from pavane.raft.wire import (
-    ClientDispatch,
+from pavane.raft.wire.decoder import Drop, Request, decode_reply
+from pavane.raft.wire.entry import PeerList, entry_data, entry_reqid, entry_term, entry_type
+from pavane.raft.wire.frames import Frame, Frames
+from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.pv import PvHello, PvHelloReply, PvReply, PvStatus, PvTransfer
+from pavane.raft.wire.pv_update import UpdateItem
+from pavane.raft.wire.replies import (
     ConfigStatus,
-    ConfigUpdate,
     ConfigUpdateReply,
-    Drop,
     EntriesStatus,
-    Frame,
-    Frames,
-    PeerList,
-    PvHello,
-    PvHelloReply,
-    PvReply,
-    PvStatus,
-    PvTransfer,
-    Request,
-    RequestBroadcastUrl,
     RequestBroadcastUrlReply,
-    RequestConfig,
     RequestConfigReply,
-    RequestEntries,
     RequestEntriesReply,
-    RequestLogInfo,
     RequestLogInfoReply,
-    RequestUpdate,
     RequestUpdateReply,
-    UpdateItem,
     UpdateStatus,
-    Value,
-    decode_reply,
-    entry_data,
-    entry_reqid,
-    entry_term,
-    entry_type,
+)
+from pavane.raft.wire.requests import (
+    ClientDispatch,
+    ConfigUpdate,
+    RequestBroadcastUrl,
+    RequestConfig,
+    RequestEntries,
+    RequestLogInfo,
+    RequestUpdate,
 )
 
 CONFIG_BUSY_S = 1.0  # before a configuration change is asked for again while another one is under way

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -45,11 +46,13 @@ from pavane.raft.client.tree import TreeKeys
 from pavane.raft.client.urls import endpoint_of, is_literal, split_url
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed, Expired, RaftError, ReqidTaken, TooLarge, UnderWay, Unreachable
-from pavane.raft.machines import Command, Watch, encode_command
-from pavane.raft.machines.commands import ReadOp
-from pavane.raft.wire import Frame, PeerList, RequestConfigReply, RequestLogInfoReply, Value
-from pavane.raft.wire.frames import ENTRY_DATA_BYTES, REQID_BYTES
+from pavane.raft.machines.commands import Command, ReadOp, encode_command
+from pavane.raft.machines.history import Watch
+from pavane.raft.wire.entry import PeerList
+from pavane.raft.wire.frames import ENTRY_DATA_BYTES, REQID_BYTES, Frame
+from pavane.raft.wire.msgpack import Value
 from pavane.raft.wire.pv import PREFIX
+from pavane.raft.wire.replies import RequestConfigReply, RequestLogInfoReply
 from pavane.runtime import names
 from pavane.runtime.timers import CoreTimer
 from pavane.telemetry import derived, link
@@ -64,6 +67,7 @@ NEW_IDS = 3  # tries with an id of our own while nothing was sent under it: anot
 
 REQID_ATTRIBUTE = "pavane.raft.reqid"
 INDEX_ATTRIBUTE = "pavane.raft.index"
+_REVISION: Callable[[Outcome], int] = attrgetter("revision")
 
 Result = TypeVar("Result")
 Resolve = Callable[[str], Sequence[str]]
@@ -559,10 +563,6 @@ class RaftClient:
         self._settle()
 
 
-def _revision(outcome: Outcome) -> int:
-    return outcome.revision
-
-
 class _KeySession:
     """What ``Keys`` does through its client. Any peer that has applied ``revision`` may be read, if one is given."""
 
@@ -576,7 +576,7 @@ class _KeySession:
     async def command(self, command: Command, reqid: bytes | None, timeout_s: float) -> Outcome:
         data = encode_command(command)
         return await self._client._write(
-            "raft/pv.kv", len(data), _revision, lambda id_, left_s: CommandCall(id_, data, left_s), reqid, timeout_s
+            "raft/pv.kv", len(data), _REVISION, lambda id_, left_s: CommandCall(id_, data, left_s), reqid, timeout_s
         )
 
     async def read(self, ops: Sequence[ReadOp], timeout_s: float) -> Outcome:

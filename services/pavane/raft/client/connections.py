@@ -16,7 +16,7 @@ from pavane.raft.client.causes import FAILED, Causes
 from pavane.raft.curve import CurveKeys
 from pavane.raft.dealer import DOWN, INPUT_MESSAGES, RETRIED, UP, Dealer
 from pavane.raft.messages import has_room, receive, send
-from pavane.raft.wire import Frame
+from pavane.raft.wire.frames import Frame
 from pavane.runtime.names import bracketed
 
 HIGH_WATER_OUT = 1000

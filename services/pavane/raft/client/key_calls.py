@@ -17,22 +17,12 @@ from pavane.raft.errors import (
     Unreachable,
     Unsupported,
 )
-from pavane.raft.machines import Event, Watch
 from pavane.raft.machines.commands import ReadOp, op_fields
-from pavane.raft.wire import (
-    Drop,
-    Frame,
-    Frames,
-    PvKv,
-    PvLease,
-    PvRead,
-    PvReply,
-    PvWatch,
-    PvWatchAcknowledge,
-    PvWatchReply,
-    Value,
-    decode_reply,
-)
+from pavane.raft.machines.history import Event, Watch
+from pavane.raft.wire.decoder import Drop, decode_reply
+from pavane.raft.wire.frames import Frame, Frames
+from pavane.raft.wire.msgpack import Value
+from pavane.raft.wire.pv import PvKv, PvLease, PvRead, PvReply, PvWatch, PvWatchAcknowledge, PvWatchReply
 
 _CODE_NAMES = {code.value: code.name for code in Code}
 _ADVICE: Mapping[int, str] = {

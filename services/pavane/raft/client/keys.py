@@ -13,20 +13,23 @@ from typing import Any, Protocol
 from pavane.raft.client.held_lease import HeldLease
 from pavane.raft.client.key_calls import Changes, Outcome
 from pavane.raft.errors import Code, Compacted, RaftError, Refused
-from pavane.raft.machines import Command, LeaseGrant, LeaseRevoke, Txn, Watch
 from pavane.raft.machines.commands import (
     END_OF_KEYS,
+    Command,
     Compare,
     Delete,
     DeleteRange,
+    LeaseGrant,
+    LeaseRevoke,
     Op,
     Put,
     Range,
     ReadOp,
     Relation,
     Target,
+    Txn,
 )
-from pavane.raft.machines.history import Happened, Scope
+from pavane.raft.machines.history import Happened, Scope, Watch
 
 TIMEOUT_S = 30.0
 REVOKE_S = 5.0  # a change of leader is over by then; who wants to go does not wait for a cluster that is away

@@ -20,23 +20,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from pavane.raft.client.calls import HELLO_VERSION, Call, Done, Elsewhere, Failed, Pending, UpdateCall, Verdict
 from pavane.raft.errors import RaftError
 from pavane.raft.silence import LOOK_S, Silence
-from pavane.raft.wire import (
-    Drop,
-    Frame,
-    Frames,
-    PvHello,
-    PvHelloReply,
+from pavane.raft.wire.decoder import Drop, decode_reply
+from pavane.raft.wire.frames import NONCE_BYTES, Frame, Frames, encode_uint
+from pavane.raft.wire.pv import FEATURE_UPDATE, PvHello, PvHelloReply
+from pavane.raft.wire.pv_update import (
+    ITEM_HEADER_BYTES,
+    UPDATE_BYTES,
+    UPDATE_ITEMS,
     PvUpdate,
     PvUpdateReply,
-    RequestConfig,
-    RequestConfigReply,
     UpdateItem,
-    decode_reply,
-    encode_uint,
 )
-from pavane.raft.wire.frames import NONCE_BYTES
-from pavane.raft.wire.pv import FEATURE_UPDATE
-from pavane.raft.wire.pv_update import ITEM_HEADER_BYTES, UPDATE_BYTES, UPDATE_ITEMS
+from pavane.raft.wire.replies import RequestConfigReply
+from pavane.raft.wire.requests import RequestConfig
 
 if TYPE_CHECKING:
     from random import Random  # given by the caller: nothing in here draws by itself

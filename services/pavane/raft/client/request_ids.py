@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from pavane.raft.wire import ReqidGenerator, machine_id, seed
+from pavane.raft.wire.reqid import ReqidGenerator, machine_id, seed
 from pavane.runtime.forks import Process
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 from pavane.raft.client.calls import Done, Elsewhere, Failed, Pending, StreamCall, Verdict
 from pavane.raft.errors import Code, Refused
-from pavane.raft.wire import Drop, EntriesStatus, Frame, Frames, RequestEntries, RequestEntriesReply, decode_reply
+from pavane.raft.wire.decoder import Drop, decode_reply
+from pavane.raft.wire.frames import Frame, Frames
+from pavane.raft.wire.replies import EntriesStatus, RequestEntriesReply
+from pavane.raft.wire.requests import RequestEntries
 
 SNAPSHOT_BYTES_MAX = 1 << 30  # it is returned as one piece
 

@@ -12,8 +12,9 @@ from pavane.raft.client.calls import Entry
 from pavane.raft.client.snapshot_call import Snapshot
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Compacted, Unsupported, WentBack
-from pavane.raft.wire import Drop, StateBroadcast, decode_broadcast
+from pavane.raft.wire.decoder import Drop, decode_broadcast
 from pavane.raft.wire.frames import FRAME_BYTES
+from pavane.raft.wire.requests import StateBroadcast
 
 HIGH_WATER_IN = 10_000  # messages for a reader that is slow; what does not fit is a gap, which the log fills
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pavane.raft.client.key_calls import Changes
 from pavane.raft.client.keys import Keys, KeySession, Reset
 from pavane.raft.errors import Code, Compacted, Refused
-from pavane.raft.machines import Watch
 from pavane.raft.machines.commands import ANY_VERSION, Children, Create, Get, Remove, Set
-from pavane.raft.machines.history import Happened, Scope
+from pavane.raft.machines.history import Happened, Scope, Watch
 
 COUNTER_BYTES = 4
 

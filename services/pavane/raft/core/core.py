@@ -34,7 +34,7 @@ from pavane.raft.core.status import Fence, Status, picture, status_value
 from pavane.raft.core.tally import Tally
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.errors import Code, DropReason
-from pavane.raft.machines import KeyValue
+from pavane.raft.machines.keyvalue import KeyValue
 from pavane.raft.machines.limits import LEVEL_FIRST
 from pavane.raft.state.commands import RECOVERING_FLOOR, EntrySource, Recovered, Stored
 from pavane.raft.state.configuration import Members, fault_in

@@ -13,8 +13,9 @@ from pavane.raft.core.serving import Serving
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.core.watching import Watching
 from pavane.raft.errors import Code, DropReason
-from pavane.raft.machines import Failed, KeyValue, LeaseExpire, LeaseKeeper, decode_lease_ids, decode_query
-from pavane.raft.machines.commands import encode_command
+from pavane.raft.machines.commands import Failed, LeaseExpire, encode_command
+from pavane.raft.machines.keeper import LeaseKeeper
+from pavane.raft.machines.keyvalue import KeyValue, decode_lease_ids, decode_query
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import CHECKPOINT_DATA, EntryType
 from pavane.raft.wire.frames import Frame

@@ -11,7 +11,7 @@ from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import PUBLISH, Apply, Route, UpdateDone
 from pavane.raft.core.transfer import Transfer
 from pavane.raft.errors import Code, DropReason
-from pavane.raft.machines import KeyValue
+from pavane.raft.machines.keyvalue import KeyValue
 from pavane.raft.state.dedup import Freshness, Known
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.entry import EntryType, command_digest

@@ -9,8 +9,10 @@ from itertools import islice
 from pavane.raft.core.node import Node
 from pavane.raft.core.outputs import Route
 from pavane.raft.errors import Code
-from pavane.raft.machines import Cursor, Event, Failed, KeyValue, message_parts
+from pavane.raft.machines.commands import Failed
+from pavane.raft.machines.history import Cursor, Event, message_parts
 from pavane.raft.machines.interests import Interests
+from pavane.raft.machines.keyvalue import KeyValue
 from pavane.raft.state.roles import Role
 from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.pv import PvWatch, PvWatchAcknowledge, PvWatchReply

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pavane.raft.machine import Broadcast, StateMachine, machine_of
-from pavane.raft.machines import KeyValue
+from pavane.raft.machines.keyvalue import KeyValue
 from pavane.raft.offline.compacting import replay
 from pavane.raft.offline.manifest import Manifest, checked
 from pavane.raft.offline.moving import Moved, batches, counted

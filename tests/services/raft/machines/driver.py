@@ -3,9 +3,10 @@
 from typing import Any
 
 from pavane.raft.errors import Code
-from pavane.raft.machines import Command, Cursor, Failed, KeyValue, LeaseGrant, Tree, Txn, decode_result, encode_command
-from pavane.raft.machines.commands import Compare, Op, op_fields
-from pavane.raft.machines.history import Scope, Watch
+from pavane.raft.machines.commands import Command, Compare, Failed, LeaseGrant, Op, Txn, encode_command, op_fields
+from pavane.raft.machines.history import Cursor, Scope, Watch
+from pavane.raft.machines.keyvalue import KeyValue, Tree
+from pavane.raft.machines.state import decode_result
 
 
 class Driver:

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pavane.raft.errors import Code
-from pavane.raft.machines import Failed, KeyValue, Tree, Txn, decode_command, decode_result, encode_command, limits
-from pavane.raft.machines.commands import Compare, Create, Op, Put, Range, Relation, Target
-from pavane.raft.machines.state import Result
-from pavane.raft.wire import encode_pv
+from pavane.raft.machines import limits
+from pavane.raft.machines.commands import Compare, Create, Failed, Op, Put, Range, Relation, Target, Txn, encode_command
+from pavane.raft.machines.decoding import decode_command
+from pavane.raft.machines.keyvalue import KeyValue, Tree
+from pavane.raft.machines.state import Result, decode_result
+from pavane.raft.wire.msgpack import encode_pv
 
 EXTENSION = json.loads((Path(__file__).parents[1] / "vectors" / "raft.json").read_text())["extension"]
 

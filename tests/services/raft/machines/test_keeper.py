@@ -2,7 +2,9 @@
 
 import pytest
 
-from pavane.raft.machines import Lease, LeaseKeeper, limits
+from pavane.raft.machines import limits
+from pavane.raft.machines.keeper import LeaseKeeper
+from pavane.raft.machines.state import Lease
 
 
 def table(*ttl_ms: int) -> dict[int, Lease]:

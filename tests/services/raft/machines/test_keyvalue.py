@@ -3,18 +3,7 @@
 import pytest
 
 from pavane.raft.errors import Code
-from pavane.raft.machines import (
-    KeyValue,
-    LeaseExpire,
-    LeaseGrant,
-    LeaseRevoke,
-    SetLevel,
-    Txn,
-    decode_query,
-    decode_result,
-    encode_command,
-    limits,
-)
+from pavane.raft.machines import limits
 from pavane.raft.machines.commands import (
     END_OF_KEYS,
     Compare,
@@ -22,12 +11,20 @@ from pavane.raft.machines.commands import (
     Delete,
     DeleteRange,
     Get,
+    LeaseExpire,
+    LeaseGrant,
+    LeaseRevoke,
     Put,
     Range,
     Relation,
     Set,
+    SetLevel,
     Target,
+    Txn,
+    encode_command,
 )
+from pavane.raft.machines.keyvalue import KeyValue, decode_query
+from pavane.raft.machines.state import decode_result
 from tests.services.raft.machines.driver import Driver, refused
 
 EQUAL, NOT_EQUAL, LESS, GREATER = Relation

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgpack
 import pytest
 
-from pavane.raft.machines import BadSnapshot, KeyValue, LeaseRevoke, Tree, decode_result, limits
+from pavane.raft.machines import limits
 from pavane.raft.machines.commands import (
     END_OF_KEYS,
     Children,
@@ -13,13 +13,17 @@ from pavane.raft.machines.commands import (
     Delete,
     DeleteRange,
     Get,
+    LeaseRevoke,
     Put,
     Range,
     Remove,
     Set,
 )
 from pavane.raft.machines.history import Scope
-from pavane.raft.wire import decode, encode_pv
+from pavane.raft.machines.keyvalue import KeyValue, Tree
+from pavane.raft.machines.snapshot import BadSnapshot
+from pavane.raft.machines.state import decode_result
+from pavane.raft.wire.msgpack import decode, encode_pv
 from tests.services.raft.machines.driver import Driver, refused
 
 

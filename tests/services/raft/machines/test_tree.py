@@ -3,13 +3,14 @@
 import pytest
 
 from pavane.raft.errors import Code
-from pavane.raft.machines import LeaseRevoke, limits
+from pavane.raft.machines import limits
 from pavane.raft.machines.commands import (
     Check,
     Children,
     Compare,
     Create,
     Get,
+    LeaseRevoke,
     Put,
     Relation,
     Remove,

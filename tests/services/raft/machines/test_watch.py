@@ -5,19 +5,20 @@ import tracemalloc
 import pytest
 
 from pavane.raft.errors import Code
-from pavane.raft.machines import LeaseRevoke, Watch, limits, message_parts
+from pavane.raft.machines import limits
 from pavane.raft.machines.commands import (
     END_OF_KEYS,
     Check,
     Create,
     Delete,
     DeleteRange,
+    LeaseRevoke,
     Put,
     Range,
     Remove,
     Set,
 )
-from pavane.raft.machines.history import Event, Happened, History, Scope
+from pavane.raft.machines.history import Event, Happened, History, Scope, Watch, message_parts
 from tests.services.raft.machines.driver import Driver, refused
 
 
