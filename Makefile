@@ -147,7 +147,7 @@ dashboard: dashboard-tools ## rebuild the dashboard's files, which are part of t
 dashboard-check: dashboard
 	@git diff --exit-code --stat -- api/pavane_api/static && test -z "$$(git status --porcelain -- api/pavane_api/static)" || { echo "the dashboard's files are stale: run make dashboard and commit them"; exit 1; }
 
-protos: setup ## regenerate the gRPC modules
+protos: setup ## regenerate the gRPC module
 	$(BIN)/python services/pavane/compute/proto/generate.py
 
 protos-check: setup

@@ -16,7 +16,7 @@ MODULE_LINES_MAX = 600
 LOCAL_CLUSTER_LINES_MAX = 4000  # docs/specs/operator.md 6: a convenience, never a second Kubernetes
 FILE_BYTES_MAX = 600_000  # the largest is the description of the REST API, which has the schema of every kind
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$")
+GENERATED = re.compile(r"_pb2\.py$")
 
 
 def tracked(*suffixes: str) -> list[Path]:

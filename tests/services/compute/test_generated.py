@@ -1,4 +1,4 @@
-"""The committed modules are those of the committed source."""
+"""The committed module is that of the committed source."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_generated_modules_are_current() -> None:
+def test_the_generated_module_is_current() -> None:
     done = generate(ROOT / "services", "--check")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -46,10 +46,10 @@ def test_a_changed_source_is_noticed_and_generated_anew(copy: Path) -> None:
 
 
 def test_a_missing_module_is_noticed(copy: Path) -> None:
-    (copy / PROTO / "compute_pb2.pyi").unlink()
+    (copy / PROTO / "compute_pb2.py").unlink()
     assert generate(copy, "--check").returncode == 1
     assert generate(copy).returncode == 0
-    assert (copy / PROTO / "compute_pb2.pyi").exists()
+    assert (copy / PROTO / "compute_pb2.py").exists()
 
 
 def test_a_broken_source_is_refused(copy: Path) -> None:

@@ -1,4 +1,4 @@
-"""Builds ``compute_pb2`` from ``compute.proto``; with ``--check`` only says whether the committed files are current.
+"""Builds ``compute_pb2`` from ``compute.proto``; with ``--check`` only says whether the committed file is current.
 
 Needs grpcio-tools (a development dependency). There are no generated gRPC stubs: the one call of the service is
 registered by its name with raw bytes, so that bytes which do not decode end the stream with ``INVALID_ARGUMENT``
@@ -16,13 +16,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 SOURCE_ROOT = HERE.parents[2]
 SOURCE = (HERE / "compute.proto").relative_to(SOURCE_ROOT)
-GENERATED = ("compute_pb2.py", "compute_pb2.pyi")
+GENERATED = "compute_pb2.py"
 HEADER = "# mypy: ignore-errors\n"
 DESCRIPTOR = re.compile(r"AddSerializedFile\((b'.*')\)")
 
 
-def build(target: Path) -> dict[str, str]:
-    """Generate into ``target`` and return file name → content; raises ``SystemExit`` when the source is refused."""
+def build(target: Path) -> str:
+    """Generate into ``target`` and return the module; raises ``SystemExit`` when the source is refused."""
     if importlib.util.find_spec("grpc_tools") is None:
         raise SystemExit("grpcio-tools is missing; `make setup` installs it")
     from grpc_tools import protoc  # type: ignore[import-untyped]  # noqa: PLC0415 - a development dependency
@@ -33,39 +33,34 @@ def build(target: Path) -> dict[str, str]:
             f"--proto_path={SOURCE_ROOT}",
             f"--proto_path={files('grpc_tools') / '_proto'}",
             f"--python_out={target}",
-            f"--pyi_out={target}",
             str(SOURCE),
         ]
     )
     if code:
         raise SystemExit(code)
-    folder = target / SOURCE.parent
-    return {name: HEADER + (folder / name).read_text(encoding="utf-8") for name in GENERATED}
+    return HEADER + (target / SOURCE.parent / GENERATED).read_text(encoding="utf-8")
 
 
-def _essence(module: Path | str) -> str | None:
+def _essence(module: str) -> str:
     """What makes a module stale: the messages. The code around them differs between releases of the compiler."""
-    if isinstance(module, Path):
-        if not module.exists():
-            return None
-        module = module.read_text(encoding="utf-8")
     found = DESCRIPTOR.search(module)
     return found[1] if found else ""
 
 
 def main() -> int:
-    """Write the generated modules, or compare them; returns the exit code."""
+    """Write the generated module, or compare it; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a committed file is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the committed file is stale")
     check = parser.parse_args().check
     with tempfile.TemporaryDirectory() as folder:
         built = build(Path(folder))
-    stale = [name for name, text in built.items() if _essence(HERE / name) != _essence(text)]
-    if check and stale:
-        sys.stderr.write(f"stale: {', '.join(stale)}; run `make protos` and commit the result\n")
+    present = HERE / GENERATED
+    if present.exists() and _essence(present.read_text(encoding="utf-8")) == _essence(built):
+        return 0
+    if check:
+        sys.stderr.write(f"stale: {GENERATED}; run `make protos` and commit the result\n")
         return 1
-    for name in built if stale else ():
-        (HERE / name).write_text(built[name], encoding="utf-8")
+    present.write_text(built, encoding="utf-8")
     return 0
 
 

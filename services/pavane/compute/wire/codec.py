@@ -83,7 +83,8 @@ def encode_command(command: commands.Command, traceparent: str = "") -> bytes:
     """Return the bytes of one command."""
     message = proto.Command(traceparent=traceparent)
     _write(getattr(message, _COMMANDS[type(command)]), command)
-    return message.SerializeToString()
+    data: bytes = message.SerializeToString()
+    return data
 
 
 def decode_command(data: bytes) -> tuple[commands.Command, str]:
@@ -103,7 +104,8 @@ def encode_response(response: responses.Response, traceparent: str = "") -> byte
     name = _RESPONSES.get(type(response))
     target = getattr(message.status, _STATUS[type(response)]) if name is None else getattr(message, name)
     _write(target, response)
-    return message.SerializeToString()
+    data: bytes = message.SerializeToString()
+    return data
 
 
 def decode_response(data: bytes) -> responses.Response:
