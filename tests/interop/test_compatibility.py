@@ -8,15 +8,15 @@ from pavane.raft.wire import requests
 
 PAGE = Path(__file__).parents[2] / "docs" / "raft.md"
 PROTOCOL = {
-    requests.VOTE,
-    requests.APPEND,
-    requests.SNAPSHOT,
-    requests.CONFIG,
-    requests.LOG_INFO,
-    requests.UPDATE,
-    requests.CONFIG_UPDATE,
-    requests.ENTRIES,
-    requests.BROADCAST_URL,
+    requests.RequestVote.TYPE,
+    requests.AppendEntries.TYPE,
+    requests.InstallSnapshot.TYPE,
+    requests.RequestConfig.TYPE,
+    requests.RequestLogInfo.TYPE,
+    requests.RequestUpdate.TYPE,
+    requests.ConfigUpdate.TYPE,
+    requests.RequestEntries.TYPE,
+    requests.RequestBroadcastUrl.TYPE,
 }
 CELLS = {"yes", "no", "pv", "–"}
 

@@ -3,12 +3,12 @@
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self, TypeAlias, TypeVar
+from typing import ClassVar, Protocol, Self, TypeAlias, TypeVar, get_args
 
 from pavane.raft.errors import DropReason
 from pavane.raft.wire import pv, pv_update, requests
-from pavane.raft.wire.frames import CLIENT_ID_BYTES, FRAMES_MAX, MESSAGE_ID_BYTES, REQID_BYTES, Frame, Frames
-from pavane.raft.wire.rows import HEAD_FRAMES
+from pavane.raft.wire.frames import FRAMES_MAX, Frame, Frames
+from pavane.raft.wire.rows import HEAD_FRAMES, QUERY
 from pavane.wire import RemoteProtocolError
 
 PeerRequest: TypeAlias = (
@@ -121,45 +121,20 @@ class _Form:
 
     decode: Callable[[Frames], Request]
     required: int
-    id_bytes_min: int = 0
-    id_bytes_max: int = CLIENT_ID_BYTES
+    id_bytes_min: int
+    id_bytes_max: int
 
 
-def _rpc(decode: Callable[[Frames], Request], fields: int) -> _Form:
-    return _Form(decode, HEAD_FRAMES + fields, 1, MESSAGE_ID_BYTES)
+def _watch(frames: Frames) -> pv.PvWatch | pv.PvWatchAcknowledge:
+    """Read a query, or, if there are two frames, the acknowledgement of a message."""
+    return (pv.PvWatchAcknowledge if len(frames) > HEAD_FRAMES + 1 else pv.PvWatch).decode(frames)
 
 
-def _change(decode: Callable[[Frames], Request]) -> _Form:
-    return _Form(decode, HEAD_FRAMES + 1, REQID_BYTES, REQID_BYTES)
-
-
-def _query(decode: Callable[[Frames], Request], fields: int) -> _Form:
-    return _Form(decode, HEAD_FRAMES + fields)
-
-
-_DISPATCH = _query(requests.ClientDispatch.decode, 0)
+_DISPATCH = _Form(requests.ClientDispatch.decode, HEAD_FRAMES, *QUERY)
 _FORMS = {
-    requests.VOTE: _rpc(requests.RequestVote.decode, 4),
-    requests.APPEND: _rpc(requests.AppendEntries.decode, 5),
-    requests.SNAPSHOT: _rpc(requests.InstallSnapshot.decode, 7),
-    requests.CONFIG: _query(requests.RequestConfig.decode, 0),
-    requests.LOG_INFO: _query(requests.RequestLogInfo.decode, 0),
-    requests.UPDATE: _change(requests.RequestUpdate.decode),
-    requests.CONFIG_UPDATE: _change(requests.ConfigUpdate.decode),
-    requests.ENTRIES: _query(requests.RequestEntries.decode, 1),
-    requests.BROADCAST_URL: _query(requests.RequestBroadcastUrl.decode, 0),
-    pv.HELLO: _query(pv.PvHello.decode, 4),
-    pv.VOTE: _rpc(pv.PvVote.decode, 5),
-    pv.APPEND: _rpc(pv.PvAppend.decode, 6),
-    pv.SNAPSHOT: _rpc(pv.PvSnapshot.decode, 7),
-    pv.NOW: _rpc(pv.PvNow.decode, 4),
-    pv.FOLLOW: _query(pv.PvFollow.decode, 4),
-    pv_update.UPDATE: _query(pv_update.PvUpdate.decode, 1),
-    pv.KV: _change(pv.PvKv.decode),
-    pv.READ: _query(pv.PvRead.decode, 1),
-    pv.WATCH: _query(pv.PvWatch.decode, 1),
-    pv.LEASE: _query(pv.PvLease.decode, 1),
-    pv.STATUS: _query(pv.PvStatus.decode, 0),
-    pv.TRANSFER: _query(pv.PvTransfer.decode, 1),
+    kind.TYPE: _Form(kind.decode, HEAD_FRAMES + kind.REQUIRED, *kind.ID)
+    for kind in get_args(Request)
+    if kind is not requests.ClientDispatch
 }
+_FORMS[pv.PvWatch.TYPE] = _Form(_watch, HEAD_FRAMES + pv.PvWatch.REQUIRED, *pv.PvWatch.ID)
 _TYPE_BYTES_MAX = max(map(len, _FORMS))

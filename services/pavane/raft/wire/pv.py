@@ -24,22 +24,21 @@ from pavane.raft.wire.frames import (
 from pavane.raft.wire.msgpack import Value, decode, encode_pv
 from pavane.raft.wire.replies import decode_leader
 from pavane.raft.wire.requests import SnapshotChunk
-from pavane.raft.wire.rows import BOOL, BYTES, TEXT, UINT, UINT_OR_NONE, Field, ReplyRow, RequestRow, as_it_is
+from pavane.raft.wire.rows import (
+    BOOL,
+    BYTES,
+    CHANGE,
+    RPC,
+    TEXT,
+    UINT,
+    UINT_OR_NONE,
+    Field,
+    ReplyRow,
+    RequestRow,
+    as_it_is,
+)
 
 PREFIX = b"pv."
-HELLO = b"pv.hello"
-VOTE = b"pv.vote"
-APPEND = b"pv.append"
-SNAPSHOT = b"pv.snapshot"
-NOW = b"pv.now"
-FOLLOW = b"pv.follow"
-KV = b"pv.kv"
-READ = b"pv.read"
-WATCH = b"pv.watch"
-LEASE = b"pv.lease"
-STATUS = b"pv.status"
-TRANSFER = b"pv.transfer"
-
 HELLO_MAGIC = b"pavane-raft"
 
 FEATURE_APPEND = 1
@@ -80,7 +79,7 @@ LIST = Field(encode_pv, _decode_list)
 class PvHello(RequestRow):
     """``pv.hello``: what are you? Clients leave ``peer`` empty and ``term`` 0; ``info`` is ``{v, feat}``."""
 
-    TYPE = HELLO
+    TYPE = b"pv.hello"
     FIELDS = (TEXT, UINT, NONCE, MAP)
 
     peer: str
@@ -117,7 +116,8 @@ class PvHelloReply:
 class PvVote(RequestRow):
     """``pv.vote``: asks for a vote in ``term``; ``phase`` 0 pre-vote, 1 vote, 2 vote by transfer."""
 
-    TYPE = VOTE
+    TYPE = b"pv.vote"
+    ID = RPC
     FIELDS = (TEXT, UINT, UINT, UINT, UINT)
 
     candidate: str
@@ -134,7 +134,6 @@ class PvVoteReply(ReplyRow):
     ``reason``: 0 granted, 1 stale term, 2 log behind, 3 voted for another, 4 sticky, 5 not a voter, 6 recovering.
     """
 
-    REQUIRED = 3
     FIELDS = (UINT, BOOL, UINT)
 
     term: int
@@ -143,8 +142,12 @@ class PvVoteReply(ReplyRow):
 
 
 @dataclass(frozen=True, slots=True)
-class PvAppend:
+class PvAppend(RequestRow):
     """``pv.append``: as AppendEntries, with the entries as one blob (2.5); none is a heartbeat."""
+
+    TYPE = b"pv.append"
+    ID = RPC
+    REQUIRED = 6
 
     leader: str
     term: int
@@ -156,7 +159,7 @@ class PvAppend:
     def encode(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
         return (
-            APPEND,
+            self.TYPE,
             ident,
             self.leader.encode(),
             encode_uint(self.term),
@@ -206,14 +209,16 @@ class PvAppendReply:
 class PvSnapshot(SnapshotChunk):
     """``pv.snapshot``: one chunk of the leader's snapshot file."""
 
-    TYPE = SNAPSHOT
+    TYPE = b"pv.snapshot"
+    ID = RPC
 
 
 @dataclass(frozen=True, slots=True)
 class PvNow(RequestRow):
     """``pv.now``: the leader tells the receiver to stand for election at once (6.7)."""
 
-    TYPE = NOW
+    TYPE = b"pv.now"
+    ID = RPC
     FIELDS = (TEXT, UINT, UINT, UINT)
 
     leader: str
@@ -226,7 +231,6 @@ class PvNow(RequestRow):
 class PvNowReply(ReplyRow):
     """Answer to ``pv.now``."""
 
-    REQUIRED = 2
     FIELDS = (UINT, BOOL)
 
     term: int
@@ -237,7 +241,7 @@ class PvNowReply(ReplyRow):
 class PvFollow(RequestRow):
     """``pv.follow``: a learner asks for the committed log behind ``previous_index``, or acknowledges it (8.3)."""
 
-    TYPE = FOLLOW
+    TYPE = b"pv.follow"
     FIELDS = (TEXT, UINT, UINT, UINT, UINT_OR_NONE)
 
     peer: str
@@ -258,7 +262,6 @@ class PvFollowReply(ReplyRow):
     ``[commit, term, first index]``, for kind 0 with the leader's id first, for kind 3 with ``offset, total`` appended.
     """
 
-    REQUIRED = 4
     FIELDS = (UINT, LIST, UINT, BYTES)
 
     kind: int
@@ -268,14 +271,18 @@ class PvFollowReply(ReplyRow):
 
 
 @dataclass(frozen=True, slots=True)
-class PvKv:
+class PvKv(RequestRow):
     """``pv.kv``: a command for the replicated machine, still encoded."""
+
+    TYPE = b"pv.kv"
+    ID = CHANGE
+    REQUIRED = 1
 
     command: Frame
 
     def encode(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
-        return (KV, ident, self.command)
+        return (self.TYPE, ident, self.command)
 
     @classmethod
     def decode(cls, frames: Frames) -> Self:
@@ -284,44 +291,30 @@ class PvKv:
 
 
 @dataclass(frozen=True, slots=True)
-class PvRead:
+class PvRead(RequestRow):
     """``pv.read``: ``query`` is ``[flags, ops]``."""
+
+    TYPE = b"pv.read"
+    FIELDS = (LIST,)
 
     query: list[Value]
 
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (READ, ident, encode_pv(self.query))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> Self:
-        """Read the query."""
-        return cls(_decode_list(frames[3]))
-
 
 @dataclass(frozen=True, slots=True)
-class PvWatch:
-    """``pv.watch``: begins a watch; ``query`` is ``{start, end, tree, from, progress}``."""
+class PvWatch(RequestRow):
+    """``pv.watch`` with one frame begins a watch; ``query`` is ``{start, end, tree, from, progress}``."""
+
+    TYPE = b"pv.watch"
+    FIELDS = (MAP,)
 
     query: dict[str, Value]
-
-    def encode(self, ident: bytes) -> tuple[Frame, ...]:
-        """Return the frames behind the id."""
-        return (WATCH, ident, encode_pv(self.query))
-
-    @classmethod
-    def decode(cls, frames: Frames) -> "PvWatch | PvWatchAcknowledge":
-        """Read a query, or, if there are two frames, the acknowledgement of a message."""
-        if len(frames) > 4:
-            return PvWatchAcknowledge.decode(frames)
-        return cls(_decode_map(frames[3]))
 
 
 @dataclass(frozen=True, slots=True)
 class PvWatchAcknowledge(RequestRow):
     """``pv.watch`` with two frames: everything up to ``revision`` has arrived; ``proceed`` false cancels (12.6)."""
 
-    TYPE = WATCH
+    TYPE = b"pv.watch"
     FIELDS = (UINT, BOOL)
 
     revision: int
@@ -335,7 +328,6 @@ class PvWatchReply(ReplyRow):
     Behind a part of the same revision ``previous`` is that revision and the number of its events before.
     """
 
-    REQUIRED = 4
     FIELDS = (UINT, UINT, LIST, UINT)
 
     code: int
@@ -348,7 +340,7 @@ class PvWatchReply(ReplyRow):
 class PvLease(RequestRow):
     """``pv.lease``: keep these leases alive."""
 
-    TYPE = LEASE
+    TYPE = b"pv.lease"
     FIELDS = (LIST,)
 
     leases: list[Value]
@@ -358,14 +350,14 @@ class PvLease(RequestRow):
 class PvStatus(RequestRow):
     """``pv.status``: everything that a peer knows about itself."""
 
-    TYPE = STATUS
+    TYPE = b"pv.status"
 
 
 @dataclass(frozen=True, slots=True)
 class PvTransfer(RequestRow):
     """``pv.transfer``: hand leadership to ``target``, ``None`` for the best (6.7)."""
 
-    TYPE = TRANSFER
+    TYPE = b"pv.transfer"
     FIELDS = (Field(encode_pv, decode_leader),)
 
     target: str | None = None

@@ -11,10 +11,10 @@ from pavane.raft.errors import DropReason
 from pavane.raft.wire.frames import ENTRY_DATA_BYTES, REQID_BYTES, Frame, Frames, malformed
 from pavane.raft.wire.msgpack import encode_js
 from pavane.raft.wire.replies import decode_leader
+from pavane.raft.wire.rows import RequestRow
 
 # Items and results are named tuples: there is one of each for every update, and a frozen dataclass costs three times as
 # much to make.
-UPDATE = b"pv.update"
 UPDATE_ITEMS = 4096  # items of one message (4.4)
 UPDATE_BYTES = 4 * 1024 * 1024  # their blob, but a single item may be larger
 INDEX_BYTES = 7
@@ -31,8 +31,11 @@ class UpdateItem(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PvUpdate:
+class PvUpdate(RequestRow):
     """``pv.update``: appends in this order, each under its own request id."""
+
+    TYPE = b"pv.update"
+    REQUIRED = 1
 
     items: tuple[UpdateItem, ...]
 
@@ -41,7 +44,7 @@ class PvUpdate:
         parts: list[Frame] = []
         for reqid, data in self.items:
             parts += (reqid, len(data).to_bytes(LENGTH_BYTES, "little"), data)
-        return (UPDATE, ident, b"".join(parts))
+        return (self.TYPE, ident, b"".join(parts))
 
     @classmethod
     def decode(cls, frames: Frames) -> Self:

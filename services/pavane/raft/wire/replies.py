@@ -52,7 +52,6 @@ PEERS = Field(_encode_peers, _decode_peers)
 class RequestVoteReply(ReplyRow):
     """Answer to ``?``: the voter's term, and whether it grants the vote."""
 
-    REQUIRED = 2
     FIELDS = (UINT, BOOL)
 
     term: int
@@ -63,7 +62,6 @@ class RequestVoteReply(ReplyRow):
 class AppendEntriesReply(ReplyRow):
     """Answer to ``+``; ``conflict_index`` is the follower's last index + 1 if its log is too short (1.2 D1)."""
 
-    REQUIRED = 2
     FIELDS = (UINT, BOOL, UINT_OR_NONE)
 
     term: int
@@ -75,7 +73,6 @@ class AppendEntriesReply(ReplyRow):
 class InstallSnapshotReply(ReplyRow):
     """Answer to ``$``; ``wanted_offset`` is where the receiver has a gap."""
 
-    REQUIRED = 1
     FIELDS = (UINT, UINT_OR_NONE)
 
     term: int
@@ -86,7 +83,6 @@ class InstallSnapshotReply(ReplyRow):
 class RequestConfigReply(ReplyRow):
     """Answer to ``^``; in a transition ``peers`` is the union, old members first."""
 
-    REQUIRED = 3
     FIELDS = (BOOL, LEADER, PEERS)
 
     is_leader: bool
@@ -98,7 +94,6 @@ class RequestConfigReply(ReplyRow):
 class RequestLogInfoReply(ReplyRow):
     """Answer to ``%``: an empty log has ``first_index`` 1 and ``last_index`` 0."""
 
-    REQUIRED = 9
     FIELDS = (BOOL, LEADER, UINT, UINT, UINT, UINT, UINT, UINT, UINT)
 
     is_leader: bool
@@ -262,7 +257,6 @@ class RequestEntriesReply:
 class RequestBroadcastUrlReply(ReplyRow):
     """Answer to ``*``: ``None`` if the peer publishes nothing."""
 
-    REQUIRED = 0
     FIELDS = (TEXT_OR_NONE,)
 
     url: str | None = None

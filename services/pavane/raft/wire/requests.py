@@ -23,25 +23,16 @@ from pavane.raft.wire.frames import (
     malformed,
 )
 from pavane.raft.wire.msgpack import Value, decode, encode_js
-from pavane.raft.wire.rows import BYTES, HEAD_FRAMES, TEXT, UINT, RequestRow
+from pavane.raft.wire.rows import BYTES, CHANGE, HEAD_FRAMES, RPC, TEXT, UINT, RequestRow
 from pavane.wire import LocalProtocolError, RemoteProtocolError
-
-VOTE = b"?"
-APPEND = b"+"
-SNAPSHOT = b"$"
-CONFIG = b"^"
-LOG_INFO = b"%"
-UPDATE = b"="
-CONFIG_UPDATE = b"&"
-ENTRIES = b"<"
-BROADCAST_URL = b"*"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestVote(RequestRow):
     """``?``: a candidate asks for a vote in ``term``; its log ends with ``last_index`` of ``last_term``."""
 
-    TYPE = VOTE
+    TYPE = b"?"
+    ID = RPC
     FIELDS = (TEXT, UINT, UINT, UINT)
 
     candidate: str
@@ -51,8 +42,12 @@ class RequestVote(RequestRow):
 
 
 @dataclass(frozen=True, slots=True)
-class AppendEntries:
+class AppendEntries(RequestRow):
     """``+``: the leader of ``term`` sends the entries behind ``previous_index``; none is a heartbeat."""
+
+    TYPE = b"+"
+    ID = RPC
+    REQUIRED = 5
 
     leader: str
     term: int
@@ -64,7 +59,7 @@ class AppendEntries:
     def encode(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
         return (
-            APPEND,
+            self.TYPE,
             ident,
             self.leader.encode(),
             encode_uint(self.term),
@@ -114,7 +109,8 @@ class SnapshotChunk(RequestRow):
 class InstallSnapshot(SnapshotChunk):
     """``$``: one chunk of the leader's snapshot, as the original sends it."""
 
-    TYPE = SNAPSHOT
+    TYPE = b"$"
+    ID = RPC
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,25 +146,29 @@ class _Question(RequestRow):
 class RequestConfig(_Question):
     """``^``: who leads, and who are the members? ``poll`` is set if a peer asks."""
 
-    TYPE = CONFIG
+    TYPE = b"^"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLogInfo(_Question):
     """``%``: the indices of the peer's log. ``poll`` is set if a peer asks."""
 
-    TYPE = LOG_INFO
+    TYPE = b"%"
 
 
 @dataclass(frozen=True, slots=True)
-class RequestUpdate:
+class RequestUpdate(RequestRow):
     """``=``: append ``data`` (1 byte … 10 MiB) under the request id in the id frame."""
+
+    TYPE = b"="
+    ID = CHANGE
+    REQUIRED = 1
 
     data: Frame
 
     def encode(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
-        return (UPDATE, ident, self.data)
+        return (self.TYPE, ident, self.data)
 
     @classmethod
     def decode(cls, frames: Frames) -> Self:
@@ -177,11 +177,15 @@ class RequestUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigUpdate:
+class ConfigUpdate(RequestRow):
     """``&``: the members shall be ``peers``, a decoded ``[[id, url], …]`` of any shape: a wrong one is answered.
 
     ``readable`` is false, and ``peers`` nil, if the frame was no MessagePack at all (status 2, ``SyntaxError``, 10.6).
     """
+
+    TYPE = b"&"
+    ID = CHANGE
+    REQUIRED = 1
 
     peers: Value
     readable: bool = True
@@ -195,7 +199,7 @@ class ConfigUpdate:
         """Return the frames behind the id."""
         if not self.readable:
             raise LocalProtocolError("an unreadable configuration cannot be sent")
-        return (CONFIG_UPDATE, ident, encode_js(self.peers))
+        return (self.TYPE, ident, encode_js(self.peers))
 
     @classmethod
     def decode(cls, frames: Frames) -> Self:
@@ -207,8 +211,11 @@ class ConfigUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestEntries:
+class RequestEntries(RequestRow):
     """``<``: the entries behind ``previous_index``, ``count`` of them or all; 0 ends a stream (10.4)."""
+
+    TYPE = b"<"
+    REQUIRED = 1
 
     previous_index: int
     count: int | None = None
@@ -216,7 +223,7 @@ class RequestEntries:
 
     def encode(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
-        frames: tuple[Frame, ...] = (ENTRIES, ident, encode_uint(self.previous_index))
+        frames: tuple[Frame, ...] = (self.TYPE, ident, encode_uint(self.previous_index))
         if self.snapshot_offset is not None:
             return (*frames, encode_optional_uint(self.count), encode_uint(self.snapshot_offset))
         return frames if self.count is None else (*frames, encode_uint(self.count))
@@ -235,7 +242,7 @@ class RequestEntries:
 class RequestBroadcastUrl(RequestRow):
     """``*``: where does the cluster publish applied entries?"""
 
-    TYPE = BROADCAST_URL
+    TYPE = b"*"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
 """Messages as rows of a table: each attribute is one frame, in the order of the class (docs/specs/raft.md 3, 4).
 
 A class names its ``FIELDS``; where a frame depends on another one, or a class is made for every entry, it encodes and
-decodes itself.
+decodes itself, and says how many frames it needs: ``REQUIRED``.
 """
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, Self
 
 from pavane.raft.wire.frames import (
+    CLIENT_ID_BYTES,
+    MESSAGE_ID_BYTES,
+    REQID_BYTES,
     Frame,
     Frames,
     decode_bool,
@@ -18,6 +21,18 @@ from pavane.raft.wire.frames import (
 )
 
 HEAD_FRAMES = 3  # of a request as a ROUTER's application sees it: id, type, ident
+
+
+class IdBytes(NamedTuple):
+    """How long the id frame of a request may be."""
+
+    min: int
+    max: int
+
+
+RPC = IdBytes(1, MESSAGE_ID_BYTES)  # of a peer
+CHANGE = IdBytes(REQID_BYTES, REQID_BYTES)  # takes effect once
+QUERY = IdBytes(0, CLIENT_ID_BYTES)
 
 
 class Field(NamedTuple):
@@ -49,7 +64,12 @@ class _Row:
     __slots__ = ()
 
     FIELDS: ClassVar[tuple[Field, ...]] = ()
+    REQUIRED: ClassVar[int] = 0
     __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        if "REQUIRED" not in vars(cls):
+            cls.REQUIRED = sum(not field.optional for field in cls.FIELDS)
 
     def _encoded(self) -> list[Frame]:
         frames = []
@@ -65,11 +85,12 @@ class _Row:
 
 
 class RequestRow(_Row):
-    """A request of ``TYPE``."""
+    """A request of ``TYPE`` that has ``REQUIRED`` frames or more behind the ident, and an id frame of ``ID`` bytes."""
 
     __slots__ = ()
 
     TYPE: ClassVar[bytes]
+    ID: ClassVar[IdBytes] = QUERY
 
     def encode(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
@@ -85,8 +106,6 @@ class ReplyRow(_Row):
     """A reply that has ``REQUIRED`` frames or more behind the id."""
 
     __slots__ = ()
-
-    REQUIRED: ClassVar[int]
 
     def encode(self) -> tuple[Frame, ...]:
         """Return the frames behind the id."""
