@@ -535,8 +535,7 @@ class Core:
         node = self._node
         self._heard(message.poll)
         members = node.configurations.effective.members
-        reply = RequestConfigReply(node.role == Role.LEADER, node.leader, members)
-        node.send(route, (request_id, *reply.encode()))
+        node.answer(route, request_id, RequestConfigReply(node.role == Role.LEADER, node.leader, members))
 
     def _answer_log_info(self, route: Route, request_id: Frame, message: RequestLogInfo) -> None:
         node = self._node
@@ -553,17 +552,16 @@ class Core:
             node.snapshot.data_bytes if node.snapshot is not None else 0,
             self._snapshots.prune_index(mixed=self._mixed()),
         )
-        node.send(route, (request_id, *reply.encode()), node.term_ticket)
+        node.answer(route, request_id, reply, node.term_ticket)
 
     def _answer_broadcast_url(self, route: Route, request_id: Frame, message: RequestBroadcastUrl) -> None:
         del message
-        reply = RequestBroadcastUrlReply(self.config.broadcast_url or None)
-        self._node.send(route, (request_id, *reply.encode()))
+        self._node.answer(route, request_id, RequestBroadcastUrlReply(self.config.broadcast_url or None))
 
     def _answer_status(self, route: Route, request_id: Frame, message: PvStatus) -> None:
         del message
         value = status_value(self.status())
-        self._node.send(route, (request_id, *PvReply(Code.OK, value).encode()), self._node.term_ticket)
+        self._node.answer(route, request_id, PvReply(Code.OK, value), self._node.term_ticket)
 
     def _dispatch_request(self, route: Route, request_id: Frame, message: ClientDispatch) -> None:
         node = self._node
@@ -578,7 +576,7 @@ class Core:
         """Say that this machine has no keys, in place of ``Keyspace``."""
         code, level = Code.UNSUPPORTED, LEVEL_FIRST
         reply = PvWatchReply(code, 0, [level]) if isinstance(message, PvWatch) else PvReply(code, level)
-        self._node.send(route, (request_id, *reply.encode()))
+        self._node.answer(route, request_id, reply)
 
     def _mixed(self) -> bool:
         """Whether a member may be one of the original program."""

@@ -289,8 +289,7 @@ class Election:
         if isinstance(message, PvVote) and message.phase == PHASE_PREVOTE:
             reason = STICKY if self._is_led(asking=True) else self._judge(message, newer)
             self._count_refusal(reason)
-            reply = PvVoteReply(node.term, reason == GRANTED, reason)
-            node.send(route, (request_id, *reply.encode()), node.term_ticket)
+            node.answer(route, request_id, PvVoteReply(node.term, reason == GRANTED, reason), node.term_ticket)
             return
         if self._is_led(asking=False) and not (isinstance(message, PvVote) and message.phase == PHASE_TRANSFER):
             node.drop(DropReason.STICKY)
@@ -314,7 +313,7 @@ class Election:
             if isinstance(message, PvVote)
             else RequestVoteReply(node.term, granted)
         )
-        node.send(route, (request_id, *answer.encode()), node.term_ticket)
+        node.answer(route, request_id, answer, node.term_ticket)
 
     def _count_refusal(self, reason: int) -> None:
         if reason == NO_VOTER and self._node.stage != Stage.READ_WRITE:

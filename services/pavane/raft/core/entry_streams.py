@@ -184,7 +184,7 @@ class EntryStreams:
             stream.begun = True
             stream.offset += size
             stream.unacknowledged.append(stream.asked)
-            node.send(stream.route, (stream.id, *reply.encode()))
+            node.answer(stream.route, stream.id, reply)
         if stream.unacknowledged or stream.offset < head.data_bytes:
             return False
         source.close()
@@ -198,12 +198,10 @@ class EntryStreams:
             stream.snapshot = None
 
     def _send(self, stream: _Stream, status: EntriesStatus, index: int, entries: Sequence[Frame]) -> None:
-        reply = RequestEntriesReply(status, index, tuple(entries))
-        self._node.send(stream.route, (stream.id, *reply.encode()))
+        self._node.answer(stream.route, stream.id, RequestEntriesReply(status, index, tuple(entries)))
 
     def _refuse(self, route: Route, request_id: bytes) -> None:
-        reply = RequestEntriesReply(EntriesStatus.NOT_LEADER, leader=self._node.leader)
-        self._node.send(route, (request_id, *reply.encode()))
+        self._node.answer(route, request_id, RequestEntriesReply(EntriesStatus.NOT_LEADER, leader=self._node.leader))
 
     def _until(self) -> float:
         return self._node.now.mono + self._node.config.request_entries_ttl / 1000

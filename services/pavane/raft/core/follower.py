@@ -62,7 +62,7 @@ class Follower:
         if not self.may_lead(message.leader, message.term, message.previous_index + len(message.entries)):
             return
         if message.term < node.term:
-            node.send(route, (bytes(request_id), *PvAppendReply(node.term, False, 0).encode()), node.term_ticket)
+            node.answer(route, request_id, PvAppendReply(node.term, False, 0), node.term_ticket)
             return
         self.follow(message.leader, message.term)
         taken = self._take(message)
@@ -77,7 +77,7 @@ class Follower:
             reply = PvAppendReply(node.term, True, max(match, last))
         else:
             reply, after = PvAppendReply(node.term, True, match), node.term_ticket
-        node.send(route, (bytes(request_id), *reply.encode()), after)
+        node.answer(route, request_id, reply, after)
         self._recovering.progress()
 
     def may_lead(self, leader: str, term: int, last_told: int) -> bool:

@@ -301,4 +301,4 @@ class Keyspace:
         return Code.OK
 
     def _reply(self, route: Route, request_id: Frame, code: Code, value: Value) -> None:
-        self._node.send(route, (request_id, *PvReply(code, value).encode()))
+        self._node.answer(route, request_id, PvReply(code, value))

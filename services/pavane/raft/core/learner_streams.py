@@ -172,19 +172,17 @@ class LearnerStreams:
     ) -> None:
         stream.unacknowledged.append(index if place is None else place)
         stream.tell_at = self._node.now.mono + COMMIT_S
-        reply = PvFollowReply(kind, [*self._items(), *part], index, data)
-        self._node.send(stream.route, (stream.id, *reply.encode()))
+        self._node.answer(stream.route, stream.id, PvFollowReply(kind, [*self._items(), *part], index, data))
 
     def _items(self) -> list[Value]:
         return [self._node.commit, self._node.term, self._node.log.first]
 
     def _fork(self, route: Route, request_id: bytes, index: int) -> None:
-        reply = PvFollowReply(Code.FORK, self._items(), index, b"")
-        self._node.send(route, (request_id, *reply.encode()))
+        self._node.answer(route, request_id, PvFollowReply(Code.FORK, self._items(), index, b""))
 
     def _refuse(self, route: Route, request_id: bytes) -> None:
         reply = PvFollowReply(FOLLOW_NOT_LEADER, [self._node.leader, *self._items()], 0, b"")
-        self._node.send(route, (request_id, *reply.encode()))
+        self._node.answer(route, request_id, reply)
 
     def _end(self, key: tuple[Route, bytes]) -> None:
         stream = self._streams.pop(key, None)

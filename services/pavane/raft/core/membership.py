@@ -359,10 +359,10 @@ class Membership:
 
     def _refuse(self, route: Route, reqid: bytes, refusal: Refusal) -> None:
         argument: dict[str, Value] = {"name": refusal.name, "message": refusal.message}
-        self._node.send(route, (reqid, *ConfigUpdateReply(ConfigStatus.ARGUMENT, argument).encode()))
+        self._node.answer(route, reqid, ConfigUpdateReply(ConfigStatus.ARGUMENT, argument))
 
     def _answer(self, route: Route, reqid: bytes, status: ConfigStatus, argument: int | str | None = None) -> None:
-        self._node.send(route, (reqid, *ConfigUpdateReply(status, argument).encode()))
+        self._node.answer(route, reqid, ConfigUpdateReply(status, argument))
 
 
 def _names(message: ConfigUpdate) -> set[tuple[str, str] | None]:

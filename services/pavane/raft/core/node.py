@@ -52,6 +52,7 @@ from pavane.raft.state.dedup import DedupTable
 from pavane.raft.state.invariant import require
 from pavane.raft.state.log import Log
 from pavane.raft.state.roles import TRANSITIONS, Role
+from pavane.raft.wire.decoder import Reply
 from pavane.raft.wire.entry import (
     ZERO_REQID,
     EntryType,
@@ -184,6 +185,10 @@ class Node:
         if after is not None and after <= self._stored:
             after = None
         self._send.append(Send(to, tuple(frames), after))
+
+    def answer(self, route: Route, request_id: Frame, reply: Reply, after: int | None = None) -> None:
+        """Queue ``reply`` to a request that came from ``route``; ``after`` as for ``send``."""
+        self.send(route, (request_id, *reply.encode()), after)
 
     def event(self, event: Event) -> None:
         """Queue an event."""

@@ -148,7 +148,7 @@ class Programs:
         }
         if node.role == Role.FOLLOWER and node.configurations.effective.transitional and self._reaches_majorities():
             info["ready"] = node.configurations.index
-        node.send(route, (request_id, *PvHelloReply(message.nonce, info).encode()), node.term_ticket)
+        node.answer(route, request_id, PvHelloReply(message.nonce, info), node.term_ticket)
 
     def connection(self, peer: str, channel: Channel, up: bool) -> None:
         """A connection came or went; behind a side channel that is up again another program may answer."""

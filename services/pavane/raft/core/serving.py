@@ -61,8 +61,7 @@ class _Connection(Requester):
 
     def tell(self, serving: "Serving", reqid: bytes, code: Code, index: int = 0, *, again: bool = False) -> None:
         if code in _STATUSES:
-            reply = RequestUpdateReply(_STATUSES[code], index, serving.node.leader)
-            serving.node.send(self.route, (reqid, *reply.encode()))
+            serving.node.answer(self.route, reqid, RequestUpdateReply(_STATUSES[code], index, serving.node.leader))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +326,7 @@ class Serving:
         """Send what was gathered, one message to each who asked."""
         gathered, self.gathered = self.gathered, {}
         for batch, results in gathered.items():
-            self.node.send(batch.route, (batch.id, *PvUpdateReply(self.node.leader, tuple(results)).encode()))
+            self.node.answer(batch.route, batch.id, PvUpdateReply(self.node.leader, tuple(results)))
 
     def _done(self, requester: Requester, reqid: bytes, index: int) -> None:
         wall_ms = self.node.now.wall_s * 1000 + self.node.now.wall_part_ms

@@ -108,11 +108,11 @@ class Transfer:
         """Handle ``pv.transfer`` of a client: answered when the transfer has ended."""
         node = self._node
         if node.role != Role.LEADER:
-            self._answer(route, request_id, PvReply(Code.NOT_LEADER, node.leader))
+            node.answer(route, request_id, PvReply(Code.NOT_LEADER, node.leader))
         elif message.target == node.id:
-            self._answer(route, request_id, PvReply(Code.OK, node.id))
+            node.answer(route, request_id, PvReply(Code.OK, node.id))
         elif not self.start(message.target) or self._attempt is None:
-            self._answer(route, request_id, PvReply(Code.BAD_COMMAND, self._unfit(message.target)))
+            node.answer(route, request_id, PvReply(Code.BAD_COMMAND, self._unfit(message.target)))
         else:
             self._attempt.waiting.append((route, bytes(request_id)))
             del self._attempt.waiting[:-WAITING_MAX]
@@ -186,12 +186,11 @@ class Transfer:
         if node.role != Role.FOLLOWER:  # what is committed now has left us out
             self._refuse(route, request_id)
             return
-        node.send(route, (request_id, *PvNowReply(node.term, True).encode()), node.term_ticket)
+        node.answer(route, request_id, PvNowReply(node.term, True), node.term_ticket)
         self._election.stand(PHASE_TRANSFER)
 
     def _refuse(self, route: Route, request_id: Frame) -> None:
-        reply = PvNowReply(self._node.term, False)
-        self._node.send(route, (request_id, *reply.encode()), self._node.term_ticket)
+        self._node.answer(route, request_id, PvNowReply(self._node.term, False), self._node.term_ticket)
 
     def _replied(self, ask: Ask, reply: PvNowReply) -> None:
         """The answer to ``pv.now`` changes nothing: success shows by a higher term, refusal by the deadline."""
@@ -203,7 +202,4 @@ class Transfer:
         self._requests.cancel(attempt.ask)
         self._node.event(TransferChanged(attempt.target, result))
         for route, request_id in attempt.waiting:
-            self._answer(route, request_id, reply)
-
-    def _answer(self, route: Route, request_id: Frame, reply: PvReply) -> None:
-        self._node.send(route, (bytes(request_id), *reply.encode()))
+            self._node.answer(route, request_id, reply)

@@ -281,12 +281,11 @@ class Watching:
             stream.told = revision
         else:  # the next part says by this how many events of the revision lie before it
             stream.told = max(stream.told, revision) + len(events)
-        self._node.send(stream.route, (stream.id, *reply.encode()))
+        self._node.answer(stream.route, stream.id, reply)
 
     def _refuse(self, key: tuple[Route, bytes], failed: Failed) -> None:
         """End a watch; of a compacted history the revision is the first that is still there."""
         self._forget(key)
         route, request_id = key
         revision = failed.argument if failed.code == Code.COMPACTED and isinstance(failed.argument, int) else 0
-        reply = PvWatchReply(failed.code, revision, [failed.argument])
-        self._node.send(route, (request_id, *reply.encode()))
+        self._node.answer(route, request_id, PvWatchReply(failed.code, revision, [failed.argument]))
