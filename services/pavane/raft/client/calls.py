@@ -7,7 +7,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 from pavane.raft.errors import (
     Code,
@@ -20,7 +20,7 @@ from pavane.raft.errors import (
     Unreachable,
     Unsupported,
 )
-from pavane.raft.wire.decoder import Drop, Request, decode_reply
+from pavane.raft.wire.decoder import Drop, Reply, Request, decode_reply
 from pavane.raft.wire.entry import PeerList, entry_data, entry_reqid, entry_term, entry_type
 from pavane.raft.wire.frames import Frame, Frames
 from pavane.raft.wire.msgpack import Value
@@ -99,6 +99,7 @@ class Call(ABC, Generic[Result]):
     streaming: ClassVar[bool] = False
     silence_s: ClassVar[float] = 0.0
     request: Request  # what it sends, the same each time, unless it makes its own ``frames``
+    answer: ClassVar[type[Reply]]  # what answers it, unless it judges frames itself
     names_id = False  # whether the caller needs the id to repeat it, if nobody has answered
     once = False  # whether it may be sent one time only
     repeats = False  # whether the caller gave the id, which an earlier call may have sent
@@ -129,9 +130,14 @@ class Call(ABC, Generic[Result]):
         """Return the frames to send behind the id; called once per repetition."""
         return self.request.encode(ident)
 
-    @abstractmethod
     def judge(self, frames: Frames) -> Verdict[Result]:
-        """Take the frames behind the id of a reply."""
+        """Take the frames behind the id of a reply; what does not decode is none to this call."""
+        reply = decode_reply(self.answer, frames)
+        return None if isinstance(reply, Drop) else self.take(reply)
+
+    def take(self, reply: Any) -> Verdict[Result]:
+        """Take an ``answer``."""
+        raise NotImplementedError
 
     def timed_out(self, tried: tuple[str, ...], elapsed_s: float) -> RaftError:
         """Return the error of a call that found no end in its time."""
@@ -142,6 +148,7 @@ class UpdateCall(Call[int]):
     """``=``; the result is the index of the entry."""
 
     names_id = True
+    answer = RequestUpdateReply
 
     def __init__(self, reqid: bytes, data: Frame, timeout_s: float) -> None:
         super().__init__(reqid, timeout_s)
@@ -169,11 +176,8 @@ class UpdateCall(Call[int]):
             case _:
                 return Failed(_code_error(PvReply(code)))
 
-    def judge(self, frames: Frames) -> Verdict[int]:
+    def take(self, reply: RequestUpdateReply) -> Verdict[int]:
         """Take a reply of 10.2."""
-        reply = decode_reply(RequestUpdateReply, frames)
-        if isinstance(reply, Drop):
-            return None
         match reply.status:
             case UpdateStatus.ACCEPTED:
                 return Pending()
@@ -189,16 +193,14 @@ class ChangeMembersCall(Call[int]):
     """``&``; the result is the index of Cold,new."""
 
     names_id = True
+    answer = ConfigUpdateReply
 
     def __init__(self, reqid: bytes, peers: PeerList, timeout_s: float) -> None:
         super().__init__(reqid, timeout_s)
         self.request = ConfigUpdate.of(peers)
 
-    def judge(self, frames: Frames) -> Verdict[int]:
+    def take(self, reply: ConfigUpdateReply) -> Verdict[int]:
         """Take a reply of 10.6."""
-        reply = decode_reply(ConfigUpdateReply, frames)
-        if isinstance(reply, Drop):
-            return None
         match reply.status, reply.argument:
             case ConfigStatus.ACCEPTED, int() as index:
                 return Done(index)
@@ -222,34 +224,32 @@ class ConfigurationCall(Call[RequestConfigReply]):
     """``^``, asked of the leader."""
 
     request = RequestConfig()
+    answer = RequestConfigReply
 
-    def judge(self, frames: Frames) -> Verdict[RequestConfigReply]:
+    def take(self, reply: RequestConfigReply) -> Verdict[RequestConfigReply]:
         """Take any well-formed answer: a peer gives it in every role."""
-        reply = decode_reply(RequestConfigReply, frames)
-        return None if isinstance(reply, Drop) else Done(reply)
+        return Done(reply)
 
 
 class BroadcastUrlCall(Call[str | None]):
     """``*``, asked of the leader."""
 
     request = RequestBroadcastUrl()
+    answer = RequestBroadcastUrlReply
 
-    def judge(self, frames: Frames) -> Verdict[str | None]:
+    def take(self, reply: RequestBroadcastUrlReply) -> Verdict[str | None]:
         """Take the url: a peer tells it in every role."""
-        reply = decode_reply(RequestBroadcastUrlReply, frames)
-        return None if isinstance(reply, Drop) else Done(reply.url)
+        return Done(reply.url)
 
 
 class LogInfoCall(Call[RequestLogInfoReply]):
     """``%``."""
 
     request = RequestLogInfo()
+    answer = RequestLogInfoReply
 
-    def judge(self, frames: Frames) -> Verdict[RequestLogInfoReply]:
+    def take(self, reply: RequestLogInfoReply) -> Verdict[RequestLogInfoReply]:
         """Take any well-formed answer from a peer that was named, else only the leader's."""
-        reply = decode_reply(RequestLogInfoReply, frames)
-        if isinstance(reply, Drop):
-            return None
         return Done(reply) if self.url is not None or reply.is_leader else Elsewhere(reply.leader)
 
 
@@ -257,12 +257,10 @@ class StatusCall(Call[dict[str, Value]]):
     """``pv.status`` of one peer."""
 
     request = PvStatus()
+    answer = PvReply
 
-    def judge(self, frames: Frames) -> Verdict[dict[str, Value]]:
+    def take(self, reply: PvReply) -> Verdict[dict[str, Value]]:
         """Take the map."""
-        reply = decode_reply(PvReply, frames)
-        if isinstance(reply, Drop):
-            return None
         if reply.code == Code.OK and isinstance(reply.value, dict):
             return Done(reply.value)
         return Failed(_code_error(reply))
@@ -271,14 +269,15 @@ class StatusCall(Call[dict[str, Value]]):
 class ClockCall(Call[int]):
     """``pv.hello``, asked of the leader for its clock: Unix milliseconds. Only servers of ours answer."""
 
+    answer = PvHelloReply
+
     def frames(self, ident: bytes) -> tuple[Frame, ...]:
         """Return the request; its id is unique, so it is the nonce as well."""
         return PvHello("", 0, self.id, {"v": HELLO_VERSION, "feat": 0}).encode(ident)
 
-    def judge(self, frames: Frames) -> Verdict[int]:
+    def take(self, reply: PvHelloReply) -> Verdict[int]:
         """Take the time of a server."""
-        reply = decode_reply(PvHelloReply, frames)
-        if isinstance(reply, Drop) or reply.nonce != self.id:
+        if reply.nonce != self.id:
             return None
         now_ms = reply.info.get("now")
         return Done(now_ms) if isinstance(now_ms, int) else None
@@ -302,16 +301,15 @@ class DispatchCall(Call[tuple[Frame, ...]]):
 class TransferCall(Call[str]):
     """``pv.transfer``; the result is the id of the new leader."""
 
+    answer = PvReply
+
     def __init__(self, call_id: bytes, target: str | None, timeout_s: float) -> None:
         super().__init__(call_id, timeout_s)
         self._target = target
         self.request = PvTransfer(target)
 
-    def judge(self, frames: Frames) -> Verdict[str]:
+    def take(self, reply: PvReply) -> Verdict[str]:
         """Take a reply; a peer that already follows the target says that an earlier attempt has succeeded."""
-        reply = decode_reply(PvReply, frames)
-        if isinstance(reply, Drop):
-            return None
         match reply.code, reply.value:
             case Code.OK, str() as leader:
                 return Done(leader)
@@ -387,6 +385,8 @@ class Batch:
 class EntriesCall(StreamCall[Batch]):
     """``<``: what the reader acknowledges opens the server's window (10.4)."""
 
+    answer = RequestEntriesReply
+
     def __init__(self, call_id: bytes, after: int, count: int | None, timeout_s: float) -> None:
         super().__init__(call_id, timeout_s)
         self._last = after
@@ -418,11 +418,8 @@ class EntriesCall(StreamCall[Batch]):
         """Return the frames that end the stream at the server."""
         return RequestEntries(self._last, 0).encode(ident)
 
-    def judge(self, frames: Frames) -> Verdict[None]:
+    def take(self, reply: RequestEntriesReply) -> Verdict[None]:
         """Take one message of the stream; entries that we have are skipped, a gap begins a new stream."""
-        reply = decode_reply(RequestEntriesReply, frames)
-        if isinstance(reply, Drop):
-            return None
         if reply.status == EntriesStatus.NOT_LEADER:
             return Elsewhere(reply.leader)
         if reply.status == EntriesStatus.SNAPSHOT:

@@ -19,8 +19,7 @@ from pavane.raft.errors import (
 )
 from pavane.raft.machines.commands import ReadOp, op_fields
 from pavane.raft.machines.history import Event, Watch
-from pavane.raft.wire.decoder import Drop, decode_reply
-from pavane.raft.wire.frames import Frame, Frames
+from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.msgpack import Value
 from pavane.raft.wire.pv import PvKv, PvLease, PvRead, PvReply, PvWatch, PvWatchAcknowledge, PvWatchReply
 
@@ -49,11 +48,10 @@ class Outcome:
 class KeyCall(Call[Outcome]):
     """One that is answered by ``PvReply``."""
 
-    def judge(self, frames: Frames) -> Verdict[Outcome]:
+    answer = PvReply
+
+    def take(self, reply: PvReply) -> Verdict[Outcome]:
         """Take a reply: of an applied command the whole result, else a code and its argument."""
-        reply = decode_reply(PvReply, frames)
-        if isinstance(reply, Drop):
-            return None
         match reply.code, reply.value:
             case Code.PENDING, _:
                 return Pending()
@@ -103,9 +101,9 @@ class ReadCall(KeyCall):
         fields: list[Value] = [op_fields(op) for op in ops]
         self.request = PvRead([0, fields] if url is None else [1, fields, revision])
 
-    def judge(self, frames: Frames) -> Verdict[Outcome]:
+    def take(self, reply: PvReply) -> Verdict[Outcome]:
         """Take a reply; a peer that was removed names the leader, which is not the one that was to be asked."""
-        verdict = super().judge(frames)
+        verdict = super().take(reply)
         if self.url is not None and isinstance(verdict, Elsewhere):
             return Failed(Unreachable((self.url,), 0.0))
         if self._revision and isinstance(verdict, Pending):
@@ -142,6 +140,7 @@ class WatchCall(StreamCall[Changes]):
     """
 
     silence_s: ClassVar[float] = 2.5  # signs of life come every second at the latest
+    answer = PvWatchReply
 
     def __init__(self, call_id: bytes, watch: Watch, timeout_s: float) -> None:
         super().__init__(call_id, timeout_s)
@@ -172,11 +171,8 @@ class WatchCall(StreamCall[Changes]):
         """Return the frames that end the stream at the server."""
         return PvWatchAcknowledge(max(0, self._next - 1), proceed=False).encode(ident)
 
-    def judge(self, frames: Frames) -> Verdict[None]:
+    def take(self, reply: PvWatchReply) -> Verdict[None]:
         """Take one message; one behind a message that we miss begins a new stream, what we have is skipped."""
-        reply = decode_reply(PvWatchReply, frames)
-        if isinstance(reply, Drop):
-            return None
         match reply.code, reply.events:
             case ((Code.OK | Code.PENDING), _):
                 return self._take(reply)

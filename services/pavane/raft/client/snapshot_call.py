@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from pavane.raft.client.calls import Done, Elsewhere, Failed, Pending, StreamCall, Verdict
 from pavane.raft.errors import Code, Refused
-from pavane.raft.wire.decoder import Drop, decode_reply
-from pavane.raft.wire.frames import Frame, Frames
+from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.replies import EntriesStatus, RequestEntriesReply
 from pavane.raft.wire.requests import RequestEntries
 
@@ -35,6 +34,8 @@ class Progress:
 class SnapshotCall(StreamCall[Progress]):
     """Asks for the entries behind 0, one of them: for that count a whole snapshot is one."""
 
+    answer = RequestEntriesReply
+
     def __init__(self, call_id: bytes, timeout_s: float) -> None:
         super().__init__(call_id, timeout_s)
         self.found: Snapshot | None = None
@@ -57,11 +58,8 @@ class SnapshotCall(StreamCall[Progress]):
         """Return the frames that end the stream at the server."""
         return RequestEntries(0, 0).encode(ident)
 
-    def judge(self, frames: Frames) -> Verdict[None]:
+    def take(self, reply: RequestEntriesReply) -> Verdict[None]:
         """Take one message: a chunk, or an entry, which says that there is no snapshot."""
-        reply = decode_reply(RequestEntriesReply, frames)
-        if isinstance(reply, Drop):
-            return None
         if reply.status == EntriesStatus.NOT_LEADER:
             return Elsewhere(reply.leader)
         part = reply.part
