@@ -59,18 +59,20 @@ FILES = {
                 raise AssertionError("the model cluster plays the store")
     """,
     "kinds/toy/render.py": """
+        from pavane_operator.crds.toycluster import ToyClusterSpec
         from pavane_operator.kinds.base import BaseRenderer
         from pavane_operator.plan.port import NOTHING
         from pavane_operator.objects import generations, pods
         from pavane_operator.objects.generations import Content
         from pavane_operator.objects.names import Names
         from pavane_operator.objects.owned import service_account
-        from pavane_operator.objects.pods import OPS, STAGE, Inputs
+        from pavane_operator.objects.pods import OPS, STAGE
 
         NAMES = Names("ToyCluster", "server")
 
 
         class ToyRenderer(BaseRenderer):
+            model = ToyClusterSpec
             names = NAMES
 
             def references(self, resource, targets=NOTHING):
@@ -79,11 +81,9 @@ FILES = {
             def problems(self, resource, references):
                 return ()
 
-            def revision(self, resource, generation, rollout_id, repair=None):
-                inputs = Inputs.of(resource, generation, self._defaults, repair)
-                template = pods.template(inputs, NAMES, (), [], [], resources=resource.spec.resources)
-                content = Content({"colour": resource.spec.colour}, template, ports=(STAGE, OPS))
-                return generations.revision(resource, NAMES, self._defaults, generation, rollout_id, content, repair)
+            def content(self, inputs, spec):
+                template = pods.template(inputs, NAMES, (), [], [], resources=spec.resources)
+                return Content({"colour": spec.colour}, template, ports=(STAGE, OPS))
 
             def shared(self, resource, writers, references):
                 return (service_account(resource, self.labels(resource)),)

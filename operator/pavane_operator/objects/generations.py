@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -50,6 +50,10 @@ class Content:
     """Of the headless Service, through which pods find each other before they are ready."""
     claims: Sequence[Mapping[str, Any]] = ()
     """Volume claims of each pod."""
+    standing: Mapping[StandingNames, Content] = field(default_factory=dict)
+    """What the roles that belong to the resource are made of once this generation serves."""
+    followers: Mapping[Names, Content] = field(default_factory=dict)
+    """The roles of the generation whose pods those of this one lead."""
 
 
 def revision(
@@ -60,14 +64,8 @@ def revision(
     rollout_id: str,
     content: Content,
     repair: Repair | None,
-    standing: Mapping[StandingNames, Content] | None = None,
-    followers: Mapping[Names, Content] | None = None,
 ) -> Manifest:
-    """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair; create only.
-
-    `standing` is what the roles that belong to the resource are made of once this generation serves, `followers` what
-    the roles of the generation are whose pods those of `names` lead.
-    """
+    """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair; create only."""
     time = 0 if repair is None else repair.time
     labels = names.labels(resource.name, defaults.version, number)
     body = owned(resource, "apps/v1", "ControllerRevision", names.revision(resource.name, number, time), labels)
@@ -87,20 +85,20 @@ def revision(
         **_recorded(resource, names, number, content),
         "statefulSet": stateful_set,
     }
-    if standing:
+    if content.standing:
         body["data"]["standing"] = {
             each.role: _stamped(
-                {**_recorded(resource, each, 0, content), "statefulSet": _stateful_set(resource, each, 0, content)}
+                {**_recorded(resource, each, 0, own), "statefulSet": _stateful_set(resource, each, 0, own)}
             )
-            for each, content in standing.items()
+            for each, own in content.standing.items()
         }
-    if followers:
+    if content.followers:
         body["data"]["followers"] = {
             each.role: {
-                **_recorded(resource, each, number, content),
-                "statefulSet": _stateful_set(resource, each, number, content),
+                **_recorded(resource, each, number, own),
+                "statefulSet": _stateful_set(resource, each, number, own),
             }
-            for each, content in followers.items()
+            for each, own in content.followers.items()
         }
     return Manifest.of(body, create_only=True)
 

@@ -10,6 +10,7 @@ from pavane.pods import consumers
 from pavane.wire.stages import Stage
 from pavane_operator.crds.computecluster import ComputeClusterSpec
 from pavane_operator.crds.status import State
+from pavane_operator.kinds.base import spec_of
 from pavane_operator.kinds.computecluster.names import REPLICAS
 from pavane_operator.kinds.computecluster.scripts import faults
 from pavane_operator.kinds.fenced import FencedPromotion, facts
@@ -25,14 +26,12 @@ class ComputePromotion(FencedPromotion):
 
     def own_status(self, resource: Resource, primary: Pod | None) -> dict[str, Any]:
         """Return which log it is."""
-        spec = resource.spec
-        assert isinstance(spec, ComputeClusterSpec)  # noqa: S101 - parsed by the kind's model
+        spec = spec_of(resource, ComputeClusterSpec)
         return {"log": spec.waltz_cluster_ref.name}
 
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
         """See `FencedPromotion`; and whether each replica of the active generation computes."""
-        spec = resource.spec
-        assert isinstance(spec, ComputeClusterSpec)  # noqa: S101 - parsed by the kind's model
+        spec = spec_of(resource, ComputeClusterSpec)
         # Read here, beside the event loop, so that the plan finds them read.
         await asyncio.to_thread(faults, spec.scripts, spec.partitions.ticks, spec.partitions.views)
         found = await super().observe(resource, observed)
@@ -55,8 +54,7 @@ def told(resource: Resource, observed: Observed, own_status: dict[str, Any], wor
 
 async def leave(resource: Resource, observed: Observed) -> None:
     """Let the log no longer wait for it. Raises `WaltzError`."""
-    spec = resource.spec
-    assert isinstance(spec, ComputeClusterSpec)  # noqa: S101 - parsed by the kind's model
+    spec = spec_of(resource, ComputeClusterSpec)
     await forget(observed, spec.waltz_cluster_ref.name, consumers.of_views(resource.name))
 
 

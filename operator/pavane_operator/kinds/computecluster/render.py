@@ -22,10 +22,9 @@ from pavane_operator.objects import generations, pods
 from pavane_operator.objects.budget import disruption_budget
 from pavane_operator.objects.generations import Content, Recorded
 from pavane_operator.objects.names import Names
-from pavane_operator.objects.owned import owned, service_account
-from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs, Mount, variable
-from pavane_operator.objects.policies import Ports, network_policies, rule_from
-from pavane_operator.plan.model import Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.objects.pods import OPS, STAGE, Inputs, Mount, variable
+from pavane_operator.objects.policies import Ports, rule_from
+from pavane_operator.plan.model import Child, Manifest, Problem, Resource, Writers
 from pavane_operator.plan.port import NOTHING
 
 KEPT_BY_REPAIRS = ("waltzClusterRef", "partitions", "replicas")
@@ -41,19 +40,21 @@ STATE_MEMORY = Decimal("0.5")
 STATE_MEMORY_MIB_MIN = 32
 
 
-class ComputeRenderer(BaseRenderer):
+class ComputeRenderer(BaseRenderer[ComputeClusterSpec]):
     """Implements `pavane_operator.plan.port.Renderer`."""
 
+    model = ComputeClusterSpec
     names = names.CONTROLLER
+    ports = PORTS
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secrets with which the log is reached."""
-        return secrets(_spec(resource).waltz_cluster_ref.name)
+        return secrets(self._spec(resource).waltz_cluster_ref.name)
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """`InvalidConfig` with line and column for a script that is refused; `ReferenceNotReady` without the log."""
-        spec = _spec(resource)
+        spec = self._spec(resource)
         found = [
             Problem("InvalidConfig", text)
             for text in faults(spec.scripts, spec.partitions.ticks, spec.partitions.views)
@@ -67,10 +68,9 @@ class ComputeRenderer(BaseRenderer):
             found.append(Problem("ReferenceNotReady", f"WaltzCluster {log} has no Secret {client_secret(log)} yet"))
         return tuple(found)
 
-    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
-        """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
-        spec, defaults = _spec(resource), self._defaults
-        inputs = Inputs.of(resource, generation, defaults, repair)
+    def content(self, inputs: Inputs, spec: ComputeClusterSpec) -> Content:
+        """The pod that writes the views, and with replicas those that compute them."""
+        resource = inputs.resource
         common = {
             "ticks": spec.partitions.ticks,
             "views": spec.partitions.views,
@@ -79,40 +79,33 @@ class ComputeRenderer(BaseRenderer):
         scripts = {"scripts": dict(spec.scripts)}
         computing = {"engine": spec.engine.value, **executors.config(spec, inputs)}
         if not spec.replicas:
-            alone = _computing(inputs, names.CONTROLLER, spec, {**common, **scripts, **computing})
-            return generations.revision(resource, names.CONTROLLER, defaults, generation, rollout_id, alone, repair)
-        addresses = names.replica_addresses(resource.name, resource.namespace, generation, spec.replicas)
-        leading = Content(
+            return _computing(inputs, names.CONTROLLER, spec, {**common, **scripts, **computing})
+        addresses = names.replica_addresses(resource.name, resource.namespace, inputs.generation, spec.replicas)
+        replicas = _computing(inputs, names.REPLICAS, spec, {**common, "scripts": {}, **computing})
+        return Content(
             config={**common, **scripts, "replicas": addresses},
             template=_template(inputs, names.CONTROLLER, spec, ComputeResources()),
             ports=(STAGE, OPS),
-        )
-        led = {names.REPLICAS: _computing(inputs, names.REPLICAS, spec, {**common, "scripts": {}, **computing})}
-        return generations.revision(
-            resource, names.CONTROLLER, defaults, generation, rollout_id, leading, repair, followers=led
+            followers={names.REPLICAS: replicas},
         )
 
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """What all generations share: ConfigMap `{name}-live`, ServiceAccount, NetworkPolicies, PodDisruptionBudget."""
-        labels = self.labels(resource)
-        live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
-        live["data"] = {LIVE_KEY: "{}\n"}
-        spec = _spec(resource)
-        own = names.CONTROLLER.of_resource(resource.name)
+        spec, labels = self._spec(resource), self.labels(resource)
         log = WALTZ_SERVERS.of_resource(spec.waltz_cluster_ref.name)
+        replicas = names.REPLICAS.all_pods(resource.name)
         # Also without replicas now: a former generation may have some.
-        targets = ((log, (WALTZ_PORT,)), (names.REPLICAS.all_pods(resource.name), (names.COMPUTE_PORT,)))
+        targets = ((log, (WALTZ_PORT,)), (replicas, (names.COMPUTE_PORT,)))
         return (
-            Manifest.of(live),
-            service_account(resource, labels),
-            *network_policies(resource, labels, own, PORTS, self._surroundings, targets),
-            *_budgets(resource, spec, labels, writers),
+            self._live(resource),
+            *self._around(resource, writers, spare=0, selected=self.names.of_resource(resource.name), targets=targets),
+            *_replica_budget(resource, spec, labels, writers),
             *executors.shared(resource, spec, labels),
         )
 
     def public_service(self, resource: Resource, generation: int) -> Manifest:
         """Service `{name}`: the pod that writes the views."""
-        return generations.public_service(resource, names.CONTROLLER, self._defaults, generation, (OPS,))
+        return generations.public_service(resource, self.names, self._defaults, generation, (OPS,))
 
     def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
         """From which later generation this one takes the right to write back, if it does."""
@@ -172,15 +165,13 @@ def _state(spec: ComputeClusterSpec, resources: ResourceRequirements) -> list[di
     return found
 
 
-def _budgets(
+def _replica_budget(
     resource: Resource, spec: ComputeClusterSpec, labels: Mapping[str, str], writers: Writers
 ) -> tuple[Manifest, ...]:
-    controller, replicas = names.CONTROLLER, names.REPLICAS
-    found = disruption_budget(resource, controller.role, labels, controller.all_pods(resource.name), writers, spare=0)
     if not spec.replicas:
-        return found
-    selector = replicas.all_pods(resource.name)
-    return *found, *disruption_budget(resource, replicas.role, labels, selector, writers, spare=spec.replicas - 1)
+        return ()
+    role, selector = names.REPLICAS.role, names.REPLICAS.all_pods(resource.name)
+    return disruption_budget(resource, role, labels, selector, writers, spare=spec.replicas - 1)
 
 
 def _replica_policy(resource: Resource, revision: Child) -> Manifest:
@@ -194,8 +185,3 @@ def _replica_policy(resource: Resource, revision: Child) -> Manifest:
         "ingress": [rule_from(names.CONTROLLER.selector(resource.name, number), (names.COMPUTE_PORT,))],
     }
     return Manifest.of(body)
-
-
-def _spec(resource: Resource) -> ComputeClusterSpec:
-    assert isinstance(resource.spec, ComputeClusterSpec)  # noqa: S101 - the registry parses by the kind's model
-    return resource.spec

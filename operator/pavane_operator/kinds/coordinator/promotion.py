@@ -8,6 +8,7 @@ from typing import Any
 from pavane.pods import consumers
 from pavane.pods.coordinator_settings import VOLUME_FULL
 from pavane_operator.crds.coordinator import CoordinatorSpec
+from pavane_operator.kinds.base import spec_of
 from pavane_operator.kinds.coordinator.names import folder
 from pavane_operator.kinds.fenced import ALLOW_WRITES, FencedPromotion
 from pavane_operator.kinds.waltz.leaving import forget
@@ -26,22 +27,19 @@ class CoordinatorPromotion(FencedPromotion):
     async def observe(self, resource: Resource, observed: Observed) -> Facts:
         """Judge what the pods say of their stages, and of the volume."""
         found = await super().observe(resource, observed)
-        spec = resource.spec
-        assert isinstance(spec, CoordinatorSpec)  # noqa: S101 - parsed by the kind's model
+        spec = spec_of(resource, CoordinatorSpec)
         known = spec.log is None and any(pod.stage is not None for pod in observed.pods)
         return replace(found, conditions=(*found.conditions, _room(observed))) if found.conditions and known else found
 
     def own_status(self, resource: Resource, primary: Pod | None) -> dict[str, Any]:
         """Return under which name others call it, and which pod leads."""
-        spec = resource.spec
-        assert isinstance(spec, CoordinatorSpec)  # noqa: S101 - parsed by the kind's model
+        spec = spec_of(resource, CoordinatorSpec)
         return {"instance": spec.instance_name or resource.name, "primary": primary.name if primary else None}
 
 
 async def leave(resource: Resource, observed: Observed) -> None:
     """Let the log, if there is one, no longer wait for it. Raises `WaltzError`."""
-    spec = resource.spec
-    assert isinstance(spec, CoordinatorSpec)  # noqa: S101 - parsed by the kind's model
+    spec = spec_of(resource, CoordinatorSpec)
     if spec.log is not None:
         consumer = consumers.of_immortal(folder(resource.name, resource.uid))
         await forget(observed, spec.log.waltz_cluster_ref.name, consumer)

@@ -16,12 +16,11 @@ from pavane_operator.kinds.waltz.leaving import secrets
 from pavane_operator.kinds.waltz.names import SERVERS as WALTZ_SERVERS
 from pavane_operator.kinds.waltz.names import WALTZ_PORT, client_secret
 from pavane_operator.objects import generations
-from pavane_operator.objects.budget import disruption_budget
+from pavane_operator.objects.claims import claim_spec
 from pavane_operator.objects.generations import Content
-from pavane_operator.objects.owned import owned, service_account
-from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
-from pavane_operator.objects.policies import Ports, network_policies
-from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.objects.pods import OPS, STAGE, Inputs
+from pavane_operator.objects.policies import Ports
+from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Resource, Writers
 from pavane_operator.plan.port import NOTHING
 
 OTHERS = "Secret/"
@@ -38,20 +37,22 @@ PORTS = Ports(
 """Who may connect to which port: other immortals are clients, and are called."""
 
 
-class CoordinatorRenderer(BaseRenderer):
+class CoordinatorRenderer(BaseRenderer[CoordinatorSpec]):
     """Implements `pavane_operator.plan.port.Renderer`."""
 
+    model = CoordinatorSpec
     names = names.NAMES
+    ports = PORTS
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secrets with which that log is reached."""
-        log = _spec(resource).log
+        log = self._spec(resource).log
         return () if log is None else secrets(log.waltz_cluster_ref.name)
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """`ReferenceNotReady` without the log or its Secret."""
-        log = _spec(resource).log
+        log = self._spec(resource).log
         if log is None:
             return ()
         name = log.waltz_cluster_ref.name
@@ -61,10 +62,10 @@ class CoordinatorRenderer(BaseRenderer):
             return (Problem("ReferenceNotReady", f"WaltzCluster {name} has no Secret {client_secret(name)} yet"),)
         return ()
 
-    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
-        """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
-        spec, defaults = _spec(resource), self._defaults
-        content = Content(
+    def content(self, inputs: Inputs, spec: CoordinatorSpec) -> Content:
+        """The immortal."""
+        resource = inputs.resource
+        return Content(
             config={
                 "instance": spec.instance_name or resource.name,
                 "version": spec.application.version,
@@ -73,45 +74,31 @@ class CoordinatorRenderer(BaseRenderer):
                 "checkpoint_mib": spec.checkpoint_mib,
                 **({} if spec.log is None else {"partition": spec.log.partition}),
             },
-            template=pod.template(Inputs.of(resource, generation, defaults, repair), spec),
+            template=pod.template(inputs, spec),
             ports=(names.LINK, names.HTTP, STAGE, OPS),
         )
-        return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
 
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """What all generations share: the volume's claim if there is one, ConfigMap `{name}-live`, also with the
         authorities that count on links, ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
-        labels = self.labels(resource)
-        live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
-        live["data"] = {LIVE_KEY: "{}\n", **_peers(resource, references)}
-        pods = names.NAMES.of_resource(resource.name)
-        selector = names.NAMES.all_pods(resource.name)
-        spec = _spec(resource)
+        spec = self._spec(resource)
         logs = () if spec.log is None else (WALTZ_SERVERS.of_resource(spec.log.waltz_cluster_ref.name),)
         return (
-            *(() if logs else (_claim(resource, spec, labels),)),
-            Manifest.of(live),
-            service_account(resource, labels),
-            *network_policies(
-                resource, labels, pods, PORTS, self._surroundings, tuple((log, (WALTZ_PORT,)) for log in logs)
-            ),
-            *disruption_budget(
-                resource, names.NAMES.role, labels, selector, writers, spare=0, waiting=spec.replicas - 1
+            *(() if logs else (_claim(resource, spec, self.labels(resource)),)),
+            self._live(resource, files=_peers(resource, references)),
+            *self._around(
+                resource,
+                writers,
+                spare=0,
+                waiting=spec.replicas - 1,
+                selected=self.names.of_resource(resource.name),
+                targets=tuple((log, (WALTZ_PORT,)) for log in logs),
             ),
         )
 
-    def public_service(self, resource: Resource, generation: int) -> Manifest:
-        """Service `{name}`: where other immortals and HTTP clients find the one that leads."""
-        return generations.public_service(resource, names.NAMES, self._defaults, generation, (names.LINK, names.HTTP))
-
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-instance-g{n}` of the generation of this revision."""
-        return generations.objects(resource, names.NAMES, revision, _spec(resource).replicas)
-
-
-def _spec(resource: Resource) -> CoordinatorSpec:
-    assert isinstance(resource.spec, CoordinatorSpec)  # noqa: S101 - the registry parses by the kind's model
-    return resource.spec
+        return generations.objects(resource, names.NAMES, revision, self._spec(resource).replicas)
 
 
 def _peers(resource: Resource, references: Mapping[str, Any]) -> dict[str, str]:
@@ -126,10 +113,6 @@ def _peers(resource: Resource, references: Mapping[str, Any]) -> dict[str, str]:
 
 def _claim(resource: Resource, spec: CoordinatorSpec, labels: Mapping[str, str]) -> Manifest:
     """The claim of the volume. Nobody owns it: what becomes of it is `deletionPolicy`'s business."""
-    mode = "ReadWriteMany" if spec.storage.shared else "ReadWriteOnce"
-    wanted: dict[str, Any] = {"accessModes": [mode], "resources": {"requests": {"storage": str(spec.storage.size)}}}
-    if spec.storage.storage_class_name is not None:
-        wanted["storageClassName"] = spec.storage.storage_class_name
     body = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -138,6 +121,6 @@ def _claim(resource: Resource, spec: CoordinatorSpec, labels: Mapping[str, str])
             "namespace": resource.namespace,
             "labels": {**labels, UID_LABEL: resource.uid},
         },
-        "spec": wanted,
+        "spec": claim_spec(spec.storage, "ReadWriteMany" if spec.storage.shared else "ReadWriteOnce"),
     }
     return Manifest.of(body, create_only=True)

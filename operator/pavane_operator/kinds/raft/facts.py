@@ -14,6 +14,7 @@ from pavane_operator.crds.raftcluster import (
     RaftConfiguration,
     RaftMember,
 )
+from pavane_operator.kinds.base import spec_of
 from pavane_operator.kinds.raft import names
 from pavane_operator.kinds.raft.scaling import Membership, majority, next_members
 from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find
@@ -144,8 +145,7 @@ def replicas_of_generation(resource: Resource, observed: Observed, generation: i
 
 
 def _replicas(resource: Resource) -> int:
-    assert isinstance(resource.spec, RaftClusterSpec)  # noqa: S101 - parsed by the kind's model
-    return resource.spec.replicas
+    return spec_of(resource, RaftClusterSpec).replicas
 
 
 def _leader(views: Mapping[str, PeerView]) -> PeerView | None:

@@ -21,6 +21,7 @@ from pavane.raft.state.configuration import Members
 from pavane.raft.wire.reqid import rollout_reqid
 from pavane.runtime.names import bracketed
 from pavane_operator.crds.raftcluster import RaftClusterSpec
+from pavane_operator.kinds.base import spec_of
 from pavane_operator.kinds.raft import names
 from pavane_operator.kinds.raft.facts import (
     ALLOW_WRITES,
@@ -174,12 +175,11 @@ class RaftPromotion:
 
 
 def _keys(resource: Resource, observed: Observed) -> RaftKeys | None:
-    assert isinstance(resource.spec, RaftClusterSpec)  # noqa: S101 - the registry parses by the kind's model
     child = find(observed.children, "Secret", name_of(resource.name))
     if child is None:
         return None
     try:
-        return known(child.body, resource.spec.secret_ref, observed.references)
+        return known(child.body, spec_of(resource, RaftClusterSpec).secret_ref, observed.references)
     except ValueError as error:
         log.warning("the keys of a cluster are missing or damaged", resource=resource.name, error=str(error))
         return None

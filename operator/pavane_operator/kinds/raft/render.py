@@ -11,8 +11,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from pavane.application.finding import FILE, Connection
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.crds.tls import TlsMode
@@ -20,12 +18,11 @@ from pavane_operator.kinds.base import BaseRenderer
 from pavane_operator.kinds.raft import keys, names, pod
 from pavane_operator.kinds.raft.settings import config_problem, timers_ms
 from pavane_operator.objects import generations
-from pavane_operator.objects.budget import disruption_budget
+from pavane_operator.objects.claims import pod_claim
 from pavane_operator.objects.generations import Content
-from pavane_operator.objects.owned import owned, service_account
-from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
-from pavane_operator.objects.policies import Ports, network_policies
-from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.objects.pods import OPS, STAGE, Inputs
+from pavane_operator.objects.policies import Ports
+from pavane_operator.plan.model import Child, Manifest, Problem, Resource, Writers
 from pavane_operator.plan.port import NOTHING
 
 KEPT_BY_REPAIRS = ("clusterId", "secretRef", "stateMachine", "storage", "tls")
@@ -39,15 +36,17 @@ PORTS = Ports(
 """Who may connect to which port; `publish` is for subscribers, and no peer is one of another."""
 
 
-class RaftRenderer(BaseRenderer):
+class RaftRenderer(BaseRenderer[RaftClusterSpec]):
     """Implements `pavane_operator.plan.port.Renderer`."""
 
+    model = RaftClusterSpec
     names = names.NAMES
+    ports = PORTS
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secret with the keys, of which applications get a client's, and the user's own with the ident."""
-        reference = _spec(resource).secret_ref
+        reference = self._spec(resource).secret_ref
         return (keys.name_of(resource.name), *(() if reference is None else (reference.name,)))
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
@@ -55,7 +54,7 @@ class RaftRenderer(BaseRenderer):
 
         `ReferenceNotReady` while there is no ident where `spec.secretRef` says.
         """
-        spec, found = _spec(resource), list[Problem]()
+        spec, found = self._spec(resource), list[Problem]()
         problem = config_problem(spec)
         if problem is not None:
             found.append(Problem("InvalidConfig", problem))
@@ -66,59 +65,42 @@ class RaftRenderer(BaseRenderer):
                 found.append(Problem("ReferenceNotReady", str(error)))
         return tuple(found)
 
-    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
-        """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
-        spec, defaults = _spec(resource), self._defaults
-        inputs = Inputs.of(resource, generation, defaults, repair)
-        content = Content(
-            config=_server_config(resource, spec, generation),
+    def content(self, inputs: Inputs, spec: RaftClusterSpec) -> Content:
+        """The servers."""
+        return Content(
+            config=_server_config(inputs.resource, spec, inputs.generation),
             template=pod.template(inputs, spec),
             ports=(pod.RAFT, pod.PUBLISH, STAGE, OPS),
-            claims=(_claim(resource, spec, names.NAMES.labels(resource.name, defaults.version, generation)),),
+            claims=(pod_claim(inputs, self.names, spec.storage),),
         )
-        return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
 
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """What all generations share: Secrets `{name}-keys` (whoever creates it first decides) and `{name}-client`,
         ConfigMap `{name}-live`, ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
-        labels = self.labels(resource)
-        secret = self._object(resource, "v1", "Secret", keys.name_of(resource.name))
-        secret["type"] = "Opaque"
-        spec = _spec(resource)
-        secret["data"] = keys.generated(
+        spec = self._spec(resource)
+        made = keys.generated(
             resource.uid,
             self._defaults.secret_key,
             encrypted=spec.tls.mode is not TlsMode.DISABLED,
             ident=spec.secret_ref is None,
         )
-        live = self._object(resource, "v1", "ConfigMap", f"{resource.name}-live")
         kept = {"snapshot_entries": spec.snapshot.entries, "log_retention": spec.snapshot.log_retention}
-        live["data"] = {LIVE_KEY: yaml.safe_dump(kept)}
-        pods = names.NAMES.all_pods(resource.name)
-        spare = (spec.replicas - 1) // 2
         return (
-            Manifest.of(secret, create_only=True),
+            self._secret(resource, keys.name_of(resource.name), made, create_only=True),
             *self._client(resource, references),
-            Manifest.of(live),
-            service_account(resource, labels),
-            *network_policies(resource, labels, pods, PORTS, self._surroundings),
-            *disruption_budget(resource, names.ROLE, labels, pods, writers, spare=spare),
+            self._live(resource, kept),
+            *self._around(resource, writers, spare=(spec.replicas - 1) // 2),
         )
-
-    def public_service(self, resource: Resource, generation: int) -> Manifest:
-        """Service `{name}`: where clients connect; its selector names the generation that may write."""
-        ports = (pod.RAFT, pod.PUBLISH)
-        return generations.public_service(resource, names.NAMES, self._defaults, generation, ports)
 
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-server-g{n}` of the generation of this revision."""
-        return generations.objects(resource, names.NAMES, revision, _spec(resource).replicas)
+        return generations.objects(resource, names.NAMES, revision, self._spec(resource).replicas)
 
     def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
         """Nothing, but in a bootstrap the members of the first configuration (docs/specs/raft.md 8.4)."""
         if not bootstrap:
             return {}
-        members = names.members(resource.name, resource.namespace, generation, _spec(resource).replicas)
+        members = names.members(resource.name, resource.namespace, generation, self._spec(resource).replicas)
         return {"bootstrap": "entry", "initial": json.dumps(members)}
 
     def _client(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
@@ -127,22 +109,13 @@ class RaftRenderer(BaseRenderer):
         if secret is None:
             return ()
         try:
-            known = keys.known(secret, _spec(resource).secret_ref, references)
+            known = keys.known(secret, self._spec(resource).secret_ref, references)
         except ValueError:
             return ()  # `problems` tells of the user's ident, the promotion of keys that were lost
         url = names.public_url(resource.name, resource.namespace)
         connection = Connection(resource.name, (url,), known.ident, known.curve)
-        client = self._object(resource, "v1", "Secret", names.client_secret(resource.name))
         content = base64.b64encode(connection.text().encode()).decode()
-        return (Manifest.of(client | {"type": "Opaque", "data": {FILE: content}}),)
-
-    def _object(self, resource: Resource, api_version: str, kind: str, name: str) -> dict[str, Any]:
-        return owned(resource, api_version, kind, name, self.labels(resource))
-
-
-def _spec(resource: Resource) -> RaftClusterSpec:
-    assert isinstance(resource.spec, RaftClusterSpec)  # noqa: S101 - the registry parses by the kind's model
-    return resource.spec
+        return (self._secret(resource, names.client_secret(resource.name), {FILE: content}),)
 
 
 def _server_config(resource: Resource, spec: RaftClusterSpec, generation: int) -> dict[str, Any]:
@@ -154,11 +127,3 @@ def _server_config(resource: Resource, spec: RaftClusterSpec, generation: int) -
         "seeds": names.seeds(resource.name, resource.namespace, generation),
         **timers_ms(spec),
     }
-
-
-def _claim(resource: Resource, spec: RaftClusterSpec, labels: Mapping[str, str]) -> dict[str, Any]:
-    size = str(spec.storage.size)  # as it is now: a server refuses to change it, the claims themselves grow
-    claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
-    if spec.storage.storage_class_name is not None:
-        claim["storageClassName"] = spec.storage.storage_class_name
-    return {"metadata": {"name": "data", "labels": {**labels, UID_LABEL: resource.uid}}, "spec": claim}

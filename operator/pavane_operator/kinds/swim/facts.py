@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pavane.swim.wire.values import NodeStage, State
 from pavane.wire.stages import Stage
 from pavane_operator.crds.swimgroup import SwimGroupSpec, SwimMembers
+from pavane_operator.kinds.base import spec_of
 from pavane_operator.kinds.swim import names, pod
 from pavane_operator.kinds.swim.members import Table
 from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find, replicas_of
@@ -74,8 +75,7 @@ def is_full(one: Pod) -> bool:
 
 
 def _replicas(resource: Resource) -> int:
-    assert isinstance(resource.spec, SwimGroupSpec)  # noqa: S101 - parsed by the kind's model
-    return resource.spec.replicas
+    return spec_of(resource, SwimGroupSpec).replicas
 
 
 def _leads(scene: _Scene) -> bool:

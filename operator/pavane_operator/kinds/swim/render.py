@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
 from pavane_operator.crds.swimgroup import Encryption, SwimGroupSpec
 from pavane_operator.kinds.base import BaseRenderer, known_generations
 from pavane_operator.kinds.swim import keys, names, pod
 from pavane_operator.kinds.swim.settings import config_problem
 from pavane_operator.objects import generations
-from pavane_operator.objects.budget import disruption_budget
 from pavane_operator.objects.generations import Content
-from pavane_operator.objects.owned import owned, service_account
-from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs
-from pavane_operator.objects.policies import Ports, network_policies
-from pavane_operator.plan.model import Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.objects.owned import owned
+from pavane_operator.objects.pods import OPS, STAGE, Inputs
+from pavane_operator.objects.policies import Ports
+from pavane_operator.plan.model import Child, Manifest, Problem, Resource, Writers
 from pavane_operator.plan.port import NOTHING
 
 KEPT_BY_REPAIRS = ("encryption", "group", "tls")
@@ -32,15 +29,17 @@ PORTS = Ports(
 """Who may connect to which port: members that others run are clients, and are probed."""
 
 
-class SwimRenderer(BaseRenderer):
+class SwimRenderer(BaseRenderer[SwimGroupSpec]):
     """Implements `pavane_operator.plan.port.Renderer`."""
 
+    model = SwimGroupSpec
     names = names.NAMES
+    ports = PORTS
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secret with the keys, where the user gives them."""
-        reference = _spec(resource).keyring_secret_ref
+        reference = self._spec(resource).keyring_secret_ref
         return () if reference is None else (reference.name,)
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
@@ -48,7 +47,7 @@ class SwimRenderer(BaseRenderer):
 
         `ReferenceNotReady` while there are no keys where `spec.keyringSecretRef` says.
         """
-        spec, found = _spec(resource), list[Problem]()
+        spec, found = self._spec(resource), list[Problem]()
         problem = config_problem(spec)
         if problem is not None:
             found.append(Problem("InvalidConfig", problem))
@@ -59,62 +58,41 @@ class SwimRenderer(BaseRenderer):
                 found.append(Problem("ReferenceNotReady", str(error)))
         return tuple(found)
 
-    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
-        """The ControllerRevision `{name}-g{n}`, or `…-r{k}` of a repair: what this generation is made of, for ever."""
-        spec, defaults = _spec(resource), self._defaults
-        inputs = Inputs.of(resource, generation, defaults, repair)
-        content = Content(
-            config=_member_config(resource, spec, generation),
-            template=pod.template(inputs, spec),
-            ports=(pod.SWIM, STAGE, OPS),
-        )
-        return generations.revision(resource, names.NAMES, defaults, generation, rollout_id, content, repair)
+    def content(self, inputs: Inputs, spec: SwimGroupSpec) -> Content:
+        """The members."""
+        config = _member_config(inputs.resource, spec, inputs.generation)
+        return Content(config, pod.template(inputs, spec), ports=(pod.SWIM, STAGE, OPS))
 
     def shared(self, resource: Resource, writers: Writers, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """What all generations share: ConfigMaps `{name}-active` and `{name}-live`, Secret `{name}-keys` unless
         nothing is protected, ServiceAccount, NetworkPolicies and PodDisruptionBudget."""
-        spec, labels = _spec(resource), self.labels(resource)
-        active = owned(resource, "v1", "ConfigMap", names.active(resource.name), labels)
+        spec = self._spec(resource)
+        active = owned(resource, "v1", "ConfigMap", names.active(resource.name), self.labels(resource))
         active["data"] = {pod.ACTIVE_KEY: f"{writers.fence}\n"}
-        live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
-        live["data"] = {LIVE_KEY: yaml.safe_dump(_live(resource, spec, known_generations(resource)))}
-        pods = names.NAMES.all_pods(resource.name)
         return (
             Manifest.of(active, guarded=True),
-            Manifest.of(live),
+            self._live(resource, _live(resource, spec, known_generations(resource))),
             *self._keys(resource, spec, references),
-            service_account(resource, labels),
-            *network_policies(resource, labels, pods, PORTS, self._surroundings),
-            *disruption_budget(resource, names.ROLE, labels, pods, writers, spare=spec.replicas - 1),
+            *self._around(resource, writers, spare=spec.replicas - 1),
         )
-
-    def public_service(self, resource: Resource, generation: int) -> Manifest:
-        """Service `{name}`: a seed for members that others run; its selector names the generation that may write."""
-        return generations.public_service(resource, names.NAMES, self._defaults, generation, (pod.SWIM,))
 
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-member-g{n}` of the generation of this revision."""
-        return generations.objects(resource, names.NAMES, revision, _spec(resource).replicas)
+        return generations.objects(resource, names.NAMES, revision, self._spec(resource).replicas)
 
     def _keys(self, resource: Resource, spec: SwimGroupSpec, references: Mapping[str, Any]) -> tuple[Manifest, ...]:
         """The Secret that pods mount; none while the user's cannot be used: what members have stays."""
         if spec.encryption is Encryption.NONE:
             return ()
-        body = owned(resource, "v1", "Secret", keys.name_of(resource.name), self.labels(resource))
-        body["type"] = "Opaque"
+        name = keys.name_of(resource.name)
         if spec.keyring_secret_ref is None:
-            body["data"] = keys.generated(resource.uid, self._defaults.secret_key)
-            return (Manifest.of(body, create_only=True),)
+            made = keys.generated(resource.uid, self._defaults.secret_key)
+            return (self._secret(resource, name, made, create_only=True),)
         try:
-            body["data"] = keys.given(spec.keyring_secret_ref, spec.encryption, references)
+            given = keys.given(spec.keyring_secret_ref, spec.encryption, references)
         except ValueError:
             return ()
-        return (Manifest.of(body),)
-
-
-def _spec(resource: Resource) -> SwimGroupSpec:
-    assert isinstance(resource.spec, SwimGroupSpec)  # noqa: S101 - the registry parses by the kind's model
-    return resource.spec
+        return (self._secret(resource, name, given),)
 
 
 def _member_config(resource: Resource, spec: SwimGroupSpec, generation: int) -> dict[str, Any]:

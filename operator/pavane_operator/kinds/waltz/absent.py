@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pavane_operator.crds.waltzcluster import Authentication, ClientsStatus, WaltzClusterSpec, WaltzClusterStatus
+from pavane_operator.kinds.base import spec_of
 from pavane_operator.plan.children import REVISION, STATEFUL_SET, find
 from pavane_operator.plan.model import Child, Resource
 from pavane_operator.tls.names import client_authority_secret
@@ -16,14 +17,15 @@ from pavane_operator.tls.names import client_authority_secret
 
 def settled(resource: Resource, children: Iterable[Child]) -> Resource:
     """The resource with the clients that count where its spec names none."""
-    assert isinstance(resource.spec, WaltzClusterSpec)  # noqa: S101 - the registry parses by the kind's model
-    return replace(resource, spec=resource.spec.with_clients(_when_absent(resource, tuple(children))))
+    return replace(
+        resource, spec=spec_of(resource, WaltzClusterSpec).with_clients(_when_absent(resource, tuple(children)))
+    )
 
 
 def noted(resource: Resource, children: Iterable[Child]) -> ClientsStatus:
     """What the status of a settled resource says."""
-    assert isinstance(resource.spec, WaltzClusterSpec)  # noqa: S101 - as above
-    shown = Authentication.CERTIFICATE if resource.spec.certifies_clients else Authentication.NONE
+    spec = spec_of(resource, WaltzClusterSpec)
+    shown = Authentication.CERTIFICATE if spec.certifies_clients else Authentication.NONE
     return ClientsStatus(authentication=shown, when_absent=_when_absent(resource, tuple(children)))
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from pavane.waltz.core.retention import STUCK_S
 from pavane.waltz.wire.blobs import UNRESOLVED, PartitionAssignment, PartitionMetadata, Rollout
 from pavane_operator.crds.waltzcluster import PartitionCounts, WaltzClusterSpec
+from pavane_operator.kinds.base import spec_of
 from pavane_operator.kinds.waltz import archives, names
 from pavane_operator.kinds.waltz.copies import Faults, Told
 from pavane_operator.plan.model import Facts, OwnCondition, Problem, Resource
@@ -116,8 +117,7 @@ def _room(resource: Resource, told: Mapping[str, Told], standing: Set[str]) -> t
 
 
 def _facts(resource: Resource, registry: Registry | None, faults: Faults, ready: Set[str]) -> Facts:
-    spec = resource.spec
-    assert isinstance(spec, WaltzClusterSpec)  # noqa: S101 - the registry parses by the kind's model
+    spec = spec_of(resource, WaltzClusterSpec)
     status = resource.status
     coming = status.next_generation if status is not None else None
     active = status.active_generation if status is not None else None

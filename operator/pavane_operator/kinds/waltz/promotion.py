@@ -23,6 +23,7 @@ from pavane.waltz.errors import WaltzError
 from pavane.waltz.state.metadata import Metadata, MetadataError, OtherCluster, Paths
 from pavane.waltz.wire import blobs
 from pavane_operator.crds.waltzcluster import WaltzClusterSpec
+from pavane_operator.kinds.base import spec_of
 from pavane_operator.kinds.waltz import archives, copies, metadata, names
 from pavane_operator.kinds.waltz.absent import noted
 from pavane_operator.kinds.waltz.copies import told_by, told_in
@@ -56,7 +57,7 @@ class WaltzPromotion:
         the archive is."""
         if self._http is None:
             self._http = pods_http()
-        servers = observed.pods if _spec(resource).archive is not None else ()
+        servers = observed.pods if spec_of(resource, WaltzClusterSpec).archive is not None else ()
         told, owned, registry = await asyncio.gather(
             told_by(self._http, observed.standing, copies.PATH, told_in),
             told_by(self._http, servers, archives.PATH, archives.Owned.model_validate),
@@ -75,7 +76,7 @@ class WaltzPromotion:
         """
         if name not in (SET_ROLLOUT, SET_REPLICAS):
             raise ValueError(f"WaltzCluster has no step {name} of its own")
-        spec = _spec(resource)
+        spec = spec_of(resource, WaltzClusterSpec)
         coming = resource.status.next_generation if resource.status is not None else None
         if coming is None and name == SET_ROLLOUT:
             raise ValueError("no generation is being rolled out")
@@ -107,7 +108,7 @@ class WaltzPromotion:
             await store.__aexit__(None, None, None)
 
     async def _look(self, resource: Resource, observed: Observed) -> Registry | None:
-        spec = _spec(resource)
+        spec = spec_of(resource, WaltzClusterSpec)
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 store = await self._connect(resource, observed)
@@ -124,7 +125,7 @@ class WaltzPromotion:
     async def _connect(self, resource: Resource, observed: Observed) -> RaftMetadata | ZooKeeperMetadata | None:
         """The metadata store; None while there are no keys of it. A way that is open goes on without them."""
         try:
-            found = metadata.servers(_spec(resource), resource.namespace, observed.references)
+            found = metadata.servers(spec_of(resource, WaltzClusterSpec), resource.namespace, observed.references)
         except ValueError:
             return self._store
         if self._store is not None and self._found != found:
@@ -133,11 +134,6 @@ class WaltzPromotion:
             self._store = await store_of(found).__aenter__()
             self._found = found
         return self._store
-
-
-def _spec(resource: Resource) -> WaltzClusterSpec:
-    assert isinstance(resource.spec, WaltzClusterSpec)  # noqa: S101 - the registry parses by the kind's model
-    return resource.spec
 
 
 def _cluster(resource: Resource, spec: WaltzClusterSpec) -> ClusterConfig:

@@ -12,15 +12,16 @@ from pavane.runtime.certificates import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration, parse_quantity
 from pavane_operator.crds.waltzcluster import APPLICATION, Authentication, WaltzClusterSpec, WhileAway
-from pavane_operator.kinds.base import BaseRenderer
+from pavane_operator.kinds.base import BaseRenderer, spec_of
 from pavane_operator.kinds.waltz import metadata, names, pod
 from pavane_operator.objects import generations
-from pavane_operator.objects.budget import disruption_budget, standing_budget
+from pavane_operator.objects.budget import standing_budget
+from pavane_operator.objects.claims import pod_claim
 from pavane_operator.objects.generations import Content
-from pavane_operator.objects.owned import owned, service_account
-from pavane_operator.objects.pods import LIVE_KEY, OPS, STAGE, Inputs, Port
-from pavane_operator.objects.policies import DEFAULT_PORTS, Ports, Target, network_policies
-from pavane_operator.plan.model import UID_LABEL, Child, Manifest, Problem, Repair, Resource, Writers
+from pavane_operator.objects.owned import owned
+from pavane_operator.objects.pods import OPS, STAGE, Inputs, Port
+from pavane_operator.objects.policies import DEFAULT_PORTS, Ports, Target
+from pavane_operator.plan.model import Child, Manifest, Problem, Resource, Writers
 from pavane_operator.plan.port import NOTHING
 from pavane_operator.tls.names import certificate_secret, issued_secret, issued_stem
 
@@ -35,47 +36,48 @@ PORTS = Ports(
 """Who may connect to which port."""
 SERVERS_FILE = "servers"
 STANDING_GENERATION = 1
+"""Number in the environment of pods that belong to no generation: it never changes, so that they need not either."""
 QUOTA_BYTES_MIN = 1024
 """A second: with less a client could append next to nothing. A smaller quota counts as this."""
-"""Number in the environment of pods that belong to no generation: it never changes, so that they need not either."""
 
 
-class WaltzRenderer(BaseRenderer):
+class WaltzRenderer(BaseRenderer[WaltzClusterSpec]):
     """Implements `pavane_operator.plan.port.Renderer`."""
 
+    model = WaltzClusterSpec
     names = names.SERVERS
+    ports = PORTS
     kept_by_repairs = KEPT_BY_REPAIRS
 
     def references(self, resource: Resource, targets: Mapping[str, Any] = NOTHING) -> tuple[str, ...]:
         """The Secrets with the keys of the metadata store, the certificate whose authority applications trust, and what
         is issued to them."""
-        kept = _spec(resource).archive
+        kept = self._spec(resource).archive
         options = () if kept is None or kept.secret_name is None else (kept.secret_name,)
         own = () if _is_clear(resource) else (certificate_secret(resource.name, resource.spec.tls),)
         issued = (issued_secret(resource.name),) if clients(resource) else ()
-        return (*metadata.secrets(_spec(resource), targets), *own, *issued, *options)
+        return (*metadata.secrets(self._spec(resource), targets), *own, *issued, *options)
 
     def problems(self, resource: Resource, references: Mapping[str, Any]) -> tuple[Problem, ...]:
         """`ReferenceNotReady` while the RaftCluster with the metadata cannot be used."""
-        problem = metadata.problem(_spec(resource), references)
+        problem = metadata.problem(self._spec(resource), references)
         return (Problem("ReferenceNotReady", problem),) if problem else ()
 
-    def revision(self, resource: Resource, generation: int, rollout_id: str, repair: Repair | None = None) -> Manifest:
-        """The ControllerRevision `{name}-g{n}`: what its servers are made of, and the storage nodes once it serves."""
-        spec, defaults = _spec(resource), self._defaults
-        servers = Content(
-            config=_config(resource, spec) | _retention(spec) | _archive(spec) | _rights(spec),
-            template=pod.server(Inputs.of(resource, generation, defaults, repair), spec),
-            ports=(names.WALTZ_PORT, STAGE, OPS),
-        )
+    def content(self, inputs: Inputs, spec: WaltzClusterSpec) -> Content:
+        """The servers, and the storage nodes once it serves."""
+        resource = inputs.resource
+        standing = Inputs.of(resource, STANDING_GENERATION, self._defaults, None)
         storage = Content(
             config=_config(resource, spec),
-            template=pod.storage(Inputs.of(resource, STANDING_GENERATION, defaults, None), spec),
+            template=pod.storage(standing, spec),
             ports=(names.NODE_PORT, names.NODE_ADMIN_PORT, OPS),
-            claims=(_claim(resource, spec, names.STORAGE.labels(resource.name, defaults.version)),),
+            claims=(pod_claim(standing, names.STORAGE, spec.storage),),
         )
-        return generations.revision(
-            resource, names.SERVERS, defaults, generation, rollout_id, servers, repair, {names.STORAGE: storage}
+        return Content(
+            config=_config(resource, spec) | _retention(spec) | _archive(spec) | _rights(spec),
+            template=pod.server(inputs, spec),
+            ports=(names.WALTZ_PORT, STAGE, OPS),
+            standing={names.STORAGE: storage},
         )
 
     def dns_names(self, resource: Resource) -> tuple[str, ...]:
@@ -87,56 +89,42 @@ class WaltzRenderer(BaseRenderer):
         """What all generations share: Secret `{name}-metadata` and ConfigMap `{name}-clients` for servers, Secret
         `{name}-client` for applications, ConfigMap `{name}-live`, ServiceAccount, NetworkPolicies and
         PodDisruptionBudgets."""
-        spec, labels = _spec(resource), self.labels(resource)
-        live = owned(resource, "v1", "ConfigMap", f"{resource.name}-live", labels)
-        live["data"] = {LIVE_KEY: "{}\n"}
-        pods = names.SERVERS.of_resource(resource.name)
-        role = names.SERVERS.role
-        servers = names.SERVERS.all_pods(resource.name)
-        egress = (*metadata.egress(spec), *_to_archive(resource, spec, references))
+        spec, storage = self._spec(resource), names.STORAGE
+        nodes = storage.all_pods(resource.name)
         return (
-            Manifest.of(live),
+            self._live(resource),
             *self._secrets(resource, spec, references),
-            service_account(resource, labels),
-            *network_policies(resource, labels, pods, PORTS, self._surroundings, egress),
-            *disruption_budget(resource, role, labels, servers, writers, spare=spec.servers.replicas - 1),
-            *standing_budget(
+            *self._around(
                 resource,
-                names.STORAGE.role,
-                labels,
-                names.STORAGE.all_pods(resource.name),
-                spare=(spec.storage.nodes - 1) // 2,
+                writers,
+                spare=spec.servers.replicas - 1,
+                selected=self.names.of_resource(resource.name),
+                targets=(*metadata.egress(spec), *_to_archive(resource, spec, references)),
             ),
+            *standing_budget(resource, storage.role, self.labels(resource), nodes, spare=(spec.storage.nodes - 1) // 2),
         )
-
-    def public_service(self, resource: Resource, generation: int) -> Manifest:
-        """Service `{name}`: any server tells a client where the owners of partitions are."""
-        return generations.public_service(resource, names.SERVERS, self._defaults, generation, (names.WALTZ_PORT,))
 
     def generation(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-server-g{n}` of the generation of this revision."""
-        return generations.objects(resource, names.SERVERS, revision, _spec(resource).servers.replicas)
+        return generations.objects(resource, names.SERVERS, revision, self._spec(resource).servers.replicas)
 
     def standing(self, resource: Resource, revision: Child) -> tuple[Manifest, ...]:
         """ConfigMap, headless Service and StatefulSet `{name}-storage`."""
-        return generations.standing_objects(resource, names.STORAGE, revision, _spec(resource).storage.nodes)
+        return generations.standing_objects(resource, names.STORAGE, revision, self._spec(resource).storage.nodes)
 
     def expected_state(self, resource: Resource, generation: int, *, bootstrap: bool) -> Mapping[str, str]:
         """How many servers are wanted; in a bootstrap that they make the nodes in the metadata store."""
-        told = {"servers": str(_spec(resource).servers.replicas)}
+        told = {"servers": str(self._spec(resource).servers.replicas)}
         return {**told, "bootstrap": "tree"} if bootstrap else told
 
     def _secrets(
         self, resource: Resource, spec: WaltzClusterSpec, references: Mapping[str, Any]
     ) -> tuple[Manifest, ...]:
         """Those that can be made now; what was made stays meanwhile."""
-        labels, found = self.labels(resource), []
-        try:
-            store = owned(resource, "v1", "Secret", names.metadata_secret(resource.name), labels)
-            store |= {"type": "Opaque", "data": metadata.data(spec, resource.namespace, references)}
-            found.append(Manifest.of(store))
-        except ValueError:
-            pass  # `problems` tells it
+        found = []
+        with contextlib.suppress(ValueError):  # `problems` tells it
+            store = metadata.data(spec, resource.namespace, references)
+            found.append(self._secret(resource, names.metadata_secret(resource.name), store))
         data = {SERVERS_FILE: _base64(f"{resource.name}.{resource.namespace}.svc:{names.WALTZ_PORT.number}\n")}
         if not _is_clear(resource):
             authorities = _data(references, certificate_secret(resource.name, resource.spec.tls)).get(AUTHORITIES_FILE)
@@ -145,7 +133,7 @@ class WaltzRenderer(BaseRenderer):
             data[AUTHORITIES_FILE] = authorities
         issued = _data(references, issued_secret(resource.name))
         if (trusted := issued.get(AUTHORITIES_FILE)) is not None:
-            known = owned(resource, "v1", "ConfigMap", names.clients_map(resource.name), labels)
+            known = owned(resource, "v1", "ConfigMap", names.clients_map(resource.name), self.labels(resource))
             found.append(Manifest.of(known | {"data": {AUTHORITIES_FILE: base64.b64decode(trusted).decode()}}))
         for name in clients(resource) or ("",):
             pair = {}
@@ -154,8 +142,7 @@ class WaltzRenderer(BaseRenderer):
                 if f"{stem}.key" not in issued:
                     continue
                 pair = {CERTIFICATE_FILE: issued[f"{stem}.crt"], KEY_FILE: issued[f"{stem}.key"]}
-            client = owned(resource, "v1", "Secret", names.client_secret(resource.name, name), labels)
-            found.append(Manifest.of(client | {"type": "Opaque", "data": data | pair}))
+            found.append(self._secret(resource, names.client_secret(resource.name, name), data | pair))
         return tuple(found)
 
 
@@ -174,16 +161,11 @@ def _to_archive(resource: Resource, spec: WaltzClusterSpec, references: Mapping[
 
 def clients(resource: Resource) -> tuple[str, ...]:
     """Applications by one name, and who has a rule or a quota."""
-    found = _spec(resource).clients
+    found = spec_of(resource, WaltzClusterSpec).clients
     if found is None or found.authentication is not Authentication.CERTIFICATE:
         return ()
     named = [one.identity for one in (*(found.rights or ()), *(found.quotas or ()))]
     return tuple(dict.fromkeys((APPLICATION, *named)))
-
-
-def _spec(resource: Resource) -> WaltzClusterSpec:
-    assert isinstance(resource.spec, WaltzClusterSpec)  # noqa: S101 - the registry parses by the kind's model
-    return resource.spec
 
 
 def _is_clear(resource: Resource) -> bool:
@@ -249,11 +231,3 @@ def _rights(spec: WaltzClusterSpec) -> dict[str, Any]:
             for quota in spec.clients.quotas
         ]
     return found
-
-
-def _claim(resource: Resource, spec: WaltzClusterSpec, labels: Mapping[str, str]) -> dict[str, Any]:
-    size = str(spec.storage.size)  # as it is now: a server refuses to change it, the claims themselves grow
-    claim: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
-    if spec.storage.storage_class_name is not None:
-        claim["storageClassName"] = spec.storage.storage_class_name
-    return {"metadata": {"name": "data", "labels": {**labels, UID_LABEL: resource.uid}}, "spec": claim}
