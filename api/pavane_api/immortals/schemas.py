@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from pavane_api.resources.schemas import Document
+from pavane_api.documents import Document
 
 
 class PeerInfo(Document):

@@ -14,7 +14,7 @@ from pavane.raft.machines import commands
 from pavane.raft.machines.commands import ANY_VERSION, Compare, Create, Op, Range, Relation, Target, Txn
 from pavane.raft.machines.history import Event, Happened, Scope
 from pavane.raft.wire.frames import UINT_MAX
-from pavane_api.raftlog.schemas import Document
+from pavane_api.documents import StrictDocument
 
 REQUEST_ID_PATTERN = "^[0-9a-f]{24}$"
 REVISION_HEADER = "Pavane-Revision"
@@ -55,7 +55,7 @@ _HAPPENED = {name_of(kind): kind for kind in Happened}
 SCOPES = {name_of(scope): scope for scope in Scope}
 
 
-class CompareDocument(Document):
+class CompareDocument(StrictDocument):
     """One condition."""
 
     target: TargetName
@@ -90,7 +90,7 @@ class CompareDocument(Document):
         )
 
 
-class _Operation(Document):
+class _Operation(StrictDocument):
     """One of several, told apart by ``op``: who sends it has to name it."""
 
     model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].insert(0, "op"))
@@ -260,7 +260,7 @@ def document_of(op: Op) -> _AnyOp:
 _DOCUMENTS: Mapping[str, type[_AnyOp]] = {each.model_fields["op"].default: each for each in get_args(_AnyOp)}
 
 
-class Transaction(Document):
+class Transaction(StrictDocument):
     """What to do, atomically."""
 
     compare: list[CompareDocument] = Field(default_factory=list)
@@ -288,7 +288,7 @@ class Transaction(Document):
         )
 
 
-class Key(Document):
+class Key(StrictDocument):
     """A key with its value."""
 
     key: Base64
@@ -327,7 +327,7 @@ def key_of(cursor: str) -> bytes:
     return key
 
 
-class KeyList(Document):
+class KeyList(StrictDocument):
     """Keys in order, as they were at one revision."""
 
     items: list[Key]
@@ -342,7 +342,7 @@ class KeyList(Document):
     """How many keys the range has, if only that was asked for."""
 
 
-class Node(Document):
+class Node(StrictDocument):
     """A node of the tree."""
 
     data: Base64
@@ -370,7 +370,7 @@ class Node(Document):
         return (getattr(self, name) for name in NodeInfo.__slots__)
 
 
-class NodeRead(Document):
+class NodeRead(StrictDocument):
     """A node or its children, as they were at one revision."""
 
     revision: int
@@ -383,7 +383,7 @@ class NodeRead(Document):
     """Births and deaths of children, with ``children``."""
 
 
-class OpResult(Document):
+class OpResult(StrictDocument):
     """What one op of a transaction came to; which fields there are is said by the op."""
 
     version: int | None = None
@@ -447,7 +447,7 @@ def fields_of(op: Op, result: OpResult) -> list[Any]:
     return [op.NUMBER, *found.values()]
 
 
-class TransactionResult(Document):
+class TransactionResult(StrictDocument):
     """What a transaction came to."""
 
     succeeded: bool
@@ -460,7 +460,7 @@ class TransactionResult(Document):
     """The id under which a repetition of this request is recognised and told the same."""
 
 
-class Written(Document):
+class Written(StrictDocument):
     """An acknowledged write: it is on the disks of a majority."""
 
     revision: int
@@ -476,7 +476,7 @@ class Deleted(Written):
     """Whether the key was there."""
 
 
-class LeaseRequest(Document):
+class LeaseRequest(StrictDocument):
     """A lease to be granted."""
 
     ttl_ms: int = Field(ge=1, le=UINT_MAX)
@@ -485,7 +485,7 @@ class LeaseRequest(Document):
     """Who has it, for people."""
 
 
-class Lease(Document):
+class Lease(StrictDocument):
     """A lease. Renew it every third of its time."""
 
     lease: int
@@ -494,7 +494,7 @@ class Lease(Document):
     """How long it lasts from this request on, in milliseconds."""
 
 
-class EventDocument(Document):
+class EventDocument(StrictDocument):
     """One change."""
 
     kind: EventName
@@ -509,7 +509,7 @@ class EventDocument(Document):
     """Lease of the key, or cversion of the node."""
 
 
-class ChangesDocument(Document):
+class ChangesDocument(StrictDocument):
     """Everything that one command did to what is watched: the data of an event of the stream."""
 
     revision: int

@@ -2,19 +2,12 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
+
+from pavane_api.documents import StrictDocument
 
 
-class Document(BaseModel):
-    """camelCase outside, snake_case inside. Unknown fields are refused: a misspelt condition would be none."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True, extra="forbid"
-    )
-
-
-class Peer(Document):
+class Peer(StrictDocument):
     """One member of the configuration."""
 
     id: str
@@ -23,7 +16,7 @@ class Peer(Document):
     """Where it listens for peers and clients."""
 
 
-class LogInfo(Document):
+class LogInfo(StrictDocument):
     """The state of the log as the leader sees it."""
 
     leader: str
@@ -42,7 +35,7 @@ class LogInfo(Document):
     """Members; while a change of members is under way, those of both configurations."""
 
 
-class LogEntry(Document):
+class LogEntry(StrictDocument):
     """One committed entry."""
 
     index: int
@@ -57,7 +50,7 @@ class LogEntry(Document):
     """The data in base64."""
 
 
-class LogEntries(Document):
+class LogEntries(StrictDocument):
     """Committed entries in order."""
 
     items: list[LogEntry]
@@ -66,7 +59,7 @@ class LogEntries(Document):
     """Pass it as ``after`` to go on."""
 
 
-class Appended(Document):
+class Appended(StrictDocument):
     """An acknowledged append: it is on the disks of a majority."""
 
     index: int

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from pavane_api.raftlog.schemas import Document
+from pavane_api.documents import StrictDocument
 
 
-class Member(Document):
+class Member(StrictDocument):
     """One member, by its own words and the leader's."""
 
     id: str
@@ -28,7 +28,7 @@ class Member(Document):
     """Entries of the leader's log that it is not known to hold."""
 
 
-class Members(Document):
+class Members(StrictDocument):
     """All members."""
 
     leader: str
@@ -39,14 +39,14 @@ class Members(Document):
     """In the order of the configuration."""
 
 
-class TransferRequest(Document):
+class TransferRequest(StrictDocument):
     """Who shall lead."""
 
     to: str | None = Field(None, max_length=253)
     """Peer id of a member; absent: the best."""
 
 
-class Leader(Document):
+class Leader(StrictDocument):
     """Who leads now."""
 
     leader: str

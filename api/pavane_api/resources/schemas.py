@@ -2,16 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
-from pydantic.alias_generators import to_camel
+from pydantic import Field, create_model
 
+from pavane_api.documents import Document
 from pavane_operator.crds.descriptor import Described
-
-
-class Document(BaseModel):
-    """camelCase outside, snake_case inside."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
 
 
 class CustomResource(Document):

@@ -4,12 +4,13 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from pavane.telemetry import current_traceparent
 from pavane_api import problems
 from pavane_api.auth import Caller, may
 from pavane_api.control import Shared
+from pavane_api.documents import Document, StrictDocument
 from pavane_api.idempotency import KEY_CHARACTERS_MAX
 from pavane_api.problems import Conflict, responses
 from pavane_api.rollout.actions import ACTIONS, Refused, act, scale, undo
@@ -20,10 +21,8 @@ from pavane_operator.kube.resources import custom
 TRACE_ANNOTATION = "pavane.dev/traceparent"
 
 
-class ActionRequest(BaseModel):
+class ActionRequest(StrictDocument):
     """What may be said with an action."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     generation: int | None = Field(None, ge=1)
     """The attempt that is meant; if it is another one by now, the answer is 409 and nothing happens."""
@@ -31,28 +30,22 @@ class ActionRequest(BaseModel):
     """For ``restart``: the text that makes this restart another one than the last."""
 
 
-class ScaleRequest(BaseModel):
+class ScaleRequest(StrictDocument):
     """How many members are wanted."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     replicas: int = Field(ge=1)
     """Members join or leave while it runs. The cluster refuses a number that the kind does not allow."""
 
 
-class UndoRequest(BaseModel):
+class UndoRequest(StrictDocument):
     """Where to go back to."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     generation: int | None = Field(None, ge=1)
     """The generation whose pod-affecting fields count again; by default the one before the active one."""
 
 
-class UndoResult(BaseModel):
+class UndoResult(Document):
     """What the spec is now; the operator rolls it out next."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     generation: int
     """The generation that was gone back to."""
@@ -60,10 +53,8 @@ class UndoResult(BaseModel):
     """The fields of the spec that changed; null = back to the default."""
 
 
-class ActionResult(BaseModel):
+class ActionResult(Document):
     """What was set. The operator acts on it next; watch the resource."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     field: str
     """The field that was set."""

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from pavane_api.resources.schemas import Document
+from pavane_api.documents import Document
 
 
 class GroupMember(Document):

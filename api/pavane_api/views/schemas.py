@@ -2,23 +2,16 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
+
+from pavane_api.documents import StrictDocument
 
 SQL_CHARACTERS_MAX = 65_536
 AFTER = r"^[0-9]{1,4}:[0-9]{1,18}(,[0-9]{1,4}:[0-9]{1,18}){0,63}$"
 TICK_MAX = (1 << 63) - 1
 
 
-class Document(BaseModel):
-    """camelCase outside, snake_case inside."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True, extra="forbid"
-    )
-
-
-class ViewColumn(Document):
+class ViewColumn(StrictDocument):
     """A column of a view or of an answer."""
 
     name: str
@@ -27,7 +20,7 @@ class ViewColumn(Document):
     """Of a view its SQL type, of an answer that of Arrow."""
 
 
-class ViewInfo(Document):
+class ViewInfo(StrictDocument):
     """A view, and how far it is."""
 
     name: str
@@ -50,7 +43,7 @@ class ViewInfo(Document):
     """Why it stays as it is, as the pod says; null where nothing failed, and while no pod answers."""
 
 
-class ViewInfos(Document):
+class ViewInfos(StrictDocument):
     """All views of a ComputeCluster."""
 
     tick: int
@@ -61,7 +54,7 @@ class ViewInfos(Document):
     """In the order of scripts and views."""
 
 
-class QueryRequest(Document):
+class QueryRequest(StrictDocument):
     """A query."""
 
     sql: str = Field(min_length=1, max_length=SQL_CHARACTERS_MAX)
@@ -72,7 +65,7 @@ class QueryRequest(Document):
     """Read at this tick instead of the last one."""
 
 
-class QueryAnswer(Document):
+class QueryAnswer(StrictDocument):
     """The rows of a query, all of one tick."""
 
     tick: int
@@ -83,7 +76,7 @@ class QueryAnswer(Document):
     """Values by name; decimal fractions, dates and binaries are strings."""
 
 
-class BadRowInfo(Document):
+class BadRowInfo(StrictDocument):
     """A row that could not be read."""
 
     table: str
@@ -100,7 +93,7 @@ class BadRowInfo(Document):
     """What is wrong with it."""
 
 
-class BadRows(Document):
+class BadRows(StrictDocument):
     """Rows that could not be read since the tables begin."""
 
     count: int

@@ -3,17 +3,9 @@
 import base64
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
-
 from pavane.waltz.client import ConsumerInfo, PartitionInfo, Transaction
 from pavane.waltz.core.retention import STUCK_S
-
-
-class Document(BaseModel):
-    """camelCase outside, snake_case inside."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True)
+from pavane_api.documents import Document
 
 
 class AppendedTransaction(Document):
