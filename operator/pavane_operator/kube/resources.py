@@ -81,25 +81,23 @@ OWN_ACCESS_REVIEWS = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
 
-BUILT_IN: tuple[Resource, ...] = (
-    NAMESPACES,
-    PODS,
-    SERVICES,
+CHILD_TYPES: tuple[Resource, ...] = (
+    BUDGETS,
     CONFIG_MAPS,
+    CONTROLLER_REVISIONS,
+    ENDPOINT_SLICES,
+    NETWORK_POLICIES,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
     SECRETS,
     SERVICE_ACCOUNTS,
-    VOLUME_CLAIMS,
+    SERVICES,
     STATEFUL_SETS,
-    CONTROLLER_REVISIONS,
-    BUDGETS,
-    NETWORK_POLICIES,
-    ROLES,
-    ROLE_BINDINGS,
-    ENDPOINT_SLICES,
-    LEASES,
-    EVENTS,
-    CRDS,
+    VOLUME_CLAIMS,
 )
+"""Everything that may belong to a resource; watched by label, and listed before the first and each critical plan."""
+BUILT_IN: tuple[Resource, ...] = (NAMESPACES, *CHILD_TYPES, LEASES, EVENTS, CRDS)
 
 
 def custom(kind: str, plural: str) -> Resource:

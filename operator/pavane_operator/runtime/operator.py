@@ -15,14 +15,14 @@ import structlog
 from pavane.runtime.metrics import Metric
 from pavane_operator.kube import KubeError
 from pavane_operator.kube.informer import Informer
-from pavane_operator.kube.resources import GROUP, SECRETS, VERSION, Object
+from pavane_operator.kube.resources import CHILD_TYPES, GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import parse_time
 from pavane_operator.plan.port import Kind
 from pavane_operator.runtime.cache import belongs_to
 from pavane_operator.runtime.keepers import Keepers
 from pavane_operator.runtime.metrics import Source
-from pavane_operator.runtime.reconcile import CHILD_TYPES, Reconciler, Shared
+from pavane_operator.runtime.reconcile import Reconciler, Shared
 
 COMPARE_S = 30.0
 """Between two looks whether the watches have told everything: a user waits for what they lost, and a look costs one

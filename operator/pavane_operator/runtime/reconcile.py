@@ -20,23 +20,7 @@ from pavane.wire.stages import Stage
 from pavane_operator.crds.definitions import definition_of, referring
 from pavane_operator.crds.status import State, Status
 from pavane_operator.kube import Conflict, Gone, KubeClient, KubeError, TooManyRequests, Unavailable
-from pavane_operator.kube.resources import (
-    BUDGETS,
-    CONFIG_MAPS,
-    CONTROLLER_REVISIONS,
-    ENDPOINT_SLICES,
-    NETWORK_POLICIES,
-    PODS,
-    ROLE_BINDINGS,
-    ROLES,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-    STATEFUL_SETS,
-    VOLUME_CLAIMS,
-    Object,
-    custom,
-)
+from pavane_operator.kube.resources import CHILD_TYPES, SECRETS, Object, custom
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
     GENERATION_LABEL,
@@ -96,23 +80,6 @@ STORE_LOOK_S = 1.0
 tells when that changes."""
 SETTLING_LOOK_S = 2.0
 """While what the store says of itself is about to change it is looked at this often, that the status follows."""
-
-CHILD_TYPES: tuple[ResourceType, ...] = (
-    BUDGETS,
-    CONFIG_MAPS,
-    CONTROLLER_REVISIONS,
-    ENDPOINT_SLICES,
-    NETWORK_POLICIES,
-    PODS,
-    ROLE_BINDINGS,
-    ROLES,
-    SECRETS,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-    STATEFUL_SETS,
-    VOLUME_CLAIMS,
-)
-"""Everything that may belong to a resource; watched by label, and listed before the first and each critical plan."""
 
 log = structlog.get_logger(__name__)
 
