@@ -3,16 +3,18 @@
 import contextlib
 import gc
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import requests
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
@@ -33,7 +35,7 @@ def provide(service_name: str, attributes: Mapping[str, str | int]) -> TracerPro
     provider.sampler = LinkedSampler(provider.sampler)
     provider.add_span_processor(
         BatchSpanProcessor(
-            OTLPSpanExporter(timeout=EXPORT_TIMEOUT_SECONDS, session=_session()),
+            _Exporter(_Session()),
             max_queue_size=SPAN_QUEUE_MAX,
             schedule_delay_millis=EXPORT_DELAY_MS,
         )
@@ -59,14 +61,46 @@ class _Resource(Resource):
         return self._hash
 
 
-def _session() -> requests.Session | None:
-    """The connections of the exporter where it sends a token, else its own."""
-    path = os.environ.get(FILE_VARIABLE)
-    if not path:
-        return None
-    session = requests.Session()
-    session.auth = _Bearer(path)
-    return session
+class _Session(requests.Session):
+    """The connections of the exporter; ``errors`` are those of its calls since somebody has taken them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[BaseException] = []
+        if path := os.environ.get(FILE_VARIABLE):
+            self.auth = _Bearer(path)
+
+    def request(self, *given: Any, **more: Any) -> requests.Response:
+        """See ``requests.Session``."""
+        try:
+            return super().request(*given, **more)
+        except Exception as error:
+            self.errors.append(error)
+            raise
+
+
+class _Exporter(OTLPSpanExporter):
+    """Keeps nothing of a batch that could not be sent.
+
+    An error refers to the frames that it came through, these to the spans, and one of them to the error. In a process
+    that leaves what it keeps out of collections (``freeze_survivors``) such a circle would stay for an hour, and while
+    a collector is away or slow another one comes every few seconds.
+    """
+
+    def __init__(self, session: _Session) -> None:
+        super().__init__(timeout=EXPORT_TIMEOUT_SECONDS, session=session)
+        self._errors = session.errors
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """See ``SpanExporter``."""
+        try:
+            return super().export(spans)
+        finally:
+            while self._errors:
+                error: BaseException | None = self._errors.pop()
+                while error is not None:
+                    traceback.clear_frames(error.__traceback__)
+                    error = error.with_traceback(None).__context__
 
 
 class _Bearer(requests.auth.AuthBase):

@@ -53,6 +53,22 @@ assert tracer.start_span("raft/apply", links=[*unsent, links[sent[0]]]).is_recor
 with trace.use_span(tracer.start_span("raft/append", links=unsent)):
     assert not tracer.start_span("raft/inner", links=[links[sent[0]]]).is_recording()
 """
+UNSENT = """
+import gc
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from pavane import telemetry
+from pavane.telemetry import sdk
+sdk.EXPORT_TIMEOUT_SECONDS = 0.5  # less than the pause before a repetition
+assert telemetry.configure("raft-server")
+gc.disable()  # as for what was there when everything was looked at
+for _ in range(3):
+    with trace.get_tracer("test").start_as_current_span("raft/append"):
+        pass
+trace.get_tracer_provider().shutdown()
+kept = [each for each in gc.get_objects() if isinstance(each, ReadableSpan)]
+assert not kept, kept
+"""
 SILENT = """
 import sys
 from pavane import telemetry
@@ -140,6 +156,10 @@ def test_the_token_of_a_file_goes_with_each_batch(
     run(EXPORTING, **to, OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer%20mine")
     run(EXPORTING, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
     assert authorized == ["Bearer first", "Bearer second", "Bearer mine", None]
+
+
+def test_nothing_is_kept_of_spans_that_could_not_be_sent() -> None:
+    run(UNSENT, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
 
 
 def test_both_ends_of_a_message_decide_alike_whether_it_is_sampled() -> None:
