@@ -1,6 +1,7 @@
 """The client library against servers that do what a test says; against real ones see test_waltz_cluster.py."""
 
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ from pavane.waltz.client import (
     WaltzError,
     trusting,
 )
+from pavane.waltz.client.link import Link
 from pavane.waltz.client.waltz import PATIENCE_SECONDS
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
@@ -75,6 +77,24 @@ async def test_what_was_appended_comes_back_by_feed_read_and_get(cluster: Cluste
         assert (await log.get(0, 2)).data == b"2"
         with pytest.raises(NotFound, match="no transaction 5: it ends with 4"):
             await log.get(0, 5)
+
+
+async def test_a_client_keeps_nothing_of_servers_that_rollouts_have_replaced(cluster: Cluster) -> None:
+    former = cluster.servers[0].port
+
+    def kept() -> list[Link]:
+        gc.collect()
+        return [each for each in gc.get_objects() if isinstance(each, Link) and each.address[1] == former]
+
+    async with Waltz(cluster.addresses[1:]) as log:
+        await log.append(0, b"before")
+        assert [tx.data async for tx in log.read(0, 0, 1)] == [b"before"]
+        assert kept()
+        cluster.move(0, 1)
+        await cluster.servers[0].kill()
+        await log.append(0, b"after")
+        assert [tx.data async for tx in log.read(0, 1, 2)] == [b"after"]
+        await eventually(lambda: not kept())
 
 
 async def test_readers_share_connections(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -73,7 +74,7 @@ class Directory:
         self._owners: dict[int, Owner] = {}
         self._links: dict[Address, asyncio.Task[Link]] = {}
         self._all: set[Link] = set()
-        self._idle: dict[Address, list[Link]] = {}
+        self._idle: list[Link] = []
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = -1.0
         self._spacing = VIEW_SECONDS
@@ -174,9 +175,9 @@ class Directory:
     async def link(self, address: Address) -> Link:
         """Return the shared link to ``address``. Raises ``Unavailable``."""
         task = self._links.get(address)
-        if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().closed)):
+        if task is None:
             task = self._links[address] = asyncio.create_task(self._connect(address), name="waltz-connect")
-            task.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
+            task.add_done_callback(partial(self._connected, address))
         return await asyncio.shield(task)
 
     @asynccontextmanager
@@ -185,19 +186,20 @@ class Directory:
         owner = self.owner(partition)
         if owner is None:
             raise Unavailable(f"partition {partition} has no owner")
-        idle = self._idle.setdefault(owner.address, [])
-        while idle and idle[-1].closed:
-            idle.pop()
-        link = idle.pop() if idle else await self._connect(owner.address)
+        if found := self._idle_at(owner.address):
+            link = found[-1]
+            self._idle.remove(link)
+        else:
+            link = await self._connect(owner.address)
         try:
             yield link
         except BaseException:
             await self._close_link(link)
             raise
-        if link.closed or len(idle) >= IDLE_LINKS_MAX or self._closed:
+        if link.closed or len(self._idle_at(link.address)) >= IDLE_LINKS_MAX or self._closed:
             await self._close_link(link)
         else:
-            idle.append(link)
+            self._idle.append(link)
 
     async def call(self, partition: int, make: type[Any], *fields: Any) -> Any:
         """Ask the owner of ``partition``, wherever it is by then. Raises ``Unavailable`` and ``Rejected``."""
@@ -258,9 +260,27 @@ class Directory:
         if self._closed:
             raise Closed("the client is closed")
         link = await Link.connect(address, self._tls, next(self._net_seqs), self._route)
+        if link.closed:
+            raise Unavailable("the connection ended at once")
         self._all.add(link)
-        link.on_lost.append(lambda: self._all.discard(link))
+        link.on_lost.append(lambda: self._lost(link))
         return link
+
+    def _connected(self, address: Address, task: asyncio.Task[Link]) -> None:
+        if (task.cancelled() or task.exception()) and self._links.get(address) is task:
+            del self._links[address]
+
+    def _lost(self, link: Link) -> None:
+        """Forget a link that has ended: each rollout of a log has servers with other addresses."""
+        self._all.discard(link)
+        if link in self._idle:
+            self._idle.remove(link)
+        task = self._links.get(link.address)
+        if task is not None and task.done() and not task.cancelled() and not task.exception() and task.result() is link:
+            del self._links[link.address]
+
+    def _idle_at(self, address: Address) -> list[Link]:
+        return [link for link in self._idle if link.address == address]
 
     async def _close_link(self, link: Link) -> None:
         self._all.discard(link)
