@@ -7,7 +7,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from pavane.waltz.aio.listener import Listener
-from pavane.waltz.aio.stream import Stream, connect
+from pavane.waltz.aio.stream import Asker, Stream, connect
 from pavane.waltz.errors import StorageRefused, Unavailable
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.frame import ADMIN_CLIENT, ADMIN_SERVER
@@ -92,13 +92,12 @@ class _Tool(Stream):
             self.send(s.AdminSuccess(message.seq))
 
 
-class StorageAdmin(Stream):
+class StorageAdmin(Asker):
     """A tool's connection to the admin port of a storage node: ``await StorageAdmin.connect(…)``, then ``ask``."""
 
     def __init__(self, address: str) -> None:
-        super().__init__(ADMIN_CLIENT, connecting=True)
+        super().__init__(ADMIN_CLIENT, f"storage node {address}")
         self.address = address
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._seq = 0
 
     @classmethod
@@ -118,19 +117,9 @@ class StorageAdmin(Stream):
 
     async def ask(self, request: Any) -> Any:
         """Return the answer to a request made by ``next_seq``. Raises ``Unavailable``, ``StorageRefused``."""
-        if self.closed:
-            raise Unavailable(f"storage node {self.address}: the connection has ended")
-        waiting = self._waiting[request.seq] = asyncio.get_running_loop().create_future()
-        self.send(request)
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                answer = await waiting
-        except TimeoutError:
-            raise Unavailable(f"storage node {self.address} has not answered within {ANSWER_S:.0f} s") from None
-        finally:
-            self._waiting.pop(request.seq, None)
+        answer = await self.answer(request.seq, request, ANSWER_S)
         if isinstance(answer, s.AdminFailure):
-            raise StorageRefused(f"storage node {self.address}: {answer.message}")
+            raise StorageRefused(f"{self.who}: {answer.message}")
         return answer
 
     def next_seq(self) -> int:
@@ -140,13 +129,4 @@ class StorageAdmin(Stream):
 
     def heard(self, message: Any) -> None:
         """Hand an answer to who waits for it."""
-        waiting = self._waiting.get(message.seq)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(message)
-
-    def ended(self, reason: str) -> None:
-        """Nobody gets an answer any more."""
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(Unavailable(f"storage node {self.address}: {reason}"))
-                waiting.exception()  # it may be that nobody waits
+        self.answered(message.seq, message)

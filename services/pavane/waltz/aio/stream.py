@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from pavane.runtime.certificates import watch
 from pavane.runtime.keepalive import notice_silence
 from pavane.runtime.names import look_up, resolve
+from pavane.waltz.errors import Unavailable
 from pavane.waltz.wire.frame import Channel, Side
 from pavane.wire import ProtocolError
 
@@ -310,6 +311,43 @@ class Stream(asyncio.BufferedProtocol):
                 self._greeting.exception()  # nobody may be waiting for it any more
             self.forget(self)
             self.ended(reason)
+
+
+class Asker(Stream):
+    """An end that connects and asks: each answer goes to who waits for its key. ``who`` is the peer, for errors."""
+
+    def __init__(self, side: Side, who: str, *, versions: tuple[int, ...] | None = None) -> None:
+        super().__init__(side, connecting=True, versions=versions)
+        self.who = who
+        self._waiting: dict[Any, asyncio.Future[Any]] = {}
+
+    async def answer(self, key: Any, message: Any, seconds: float) -> Any:
+        """Send ``message`` and return what is ``answered`` under ``key``. Raises ``Unavailable`` if that is nothing."""
+        if self.closed:
+            raise Unavailable(f"{self.who}: the connection has ended")
+        waiting = self._waiting[key] = self._loop.create_future()
+        try:
+            self.put(message)
+            async with asyncio.timeout(seconds):
+                return await waiting
+        except TimeoutError:
+            raise Unavailable(f"{self.who}: no answer within {seconds:g} s") from None
+        finally:
+            self._waiting.pop(key, None)
+
+    def answered(self, key: Any, message: Any) -> bool:
+        """Hand an answer to who waits for it; false if nobody does."""
+        waiting = self._waiting.get(key)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+        return waiting is not None
+
+    def ended(self, reason: str) -> None:
+        """Nobody gets an answer any more."""
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(Unavailable(f"{self.who}: {reason}"))
+                waiting.exception()  # it may be that nobody waits
 
 
 S = TypeVar("S", bound=Stream)

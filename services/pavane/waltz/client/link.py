@@ -7,9 +7,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pavane.waltz.aio.stream import Stream, connect
+from pavane.waltz.aio.stream import Asker, connect
 from pavane.waltz.errors import Unavailable
-from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.frame import LOG_CLIENT
 
 CONNECT_SECONDS = 2.0  # until the Hello came; a stopped server's kernel still accepts
@@ -31,7 +30,7 @@ def parse_address(text: str) -> Address:
     return host.strip("[]"), int(port)
 
 
-class Link(Stream):
+class Link(Asker):
     """One connection. Messages go to who asked (by ReqId), else to the listener of their partition.
 
     ``net_seq`` is greater than that of every earlier link of this client: by it servers tell a newer one.
@@ -41,12 +40,11 @@ class Link(Stream):
     bounded = False  # a client has 1000 appends of a partition under way at most, however large they are
 
     def __init__(self, address: Address, net_seq: int) -> None:
-        super().__init__(LOG_CLIENT, connecting=True, versions=VERSIONS)
+        super().__init__(LOG_CLIENT, f"{address[0]}:{address[1]}", versions=VERSIONS)
         self.address = address
         self.net_seq = net_seq
         self.on_lost: list[Callable[[], None]] = []
         self.listeners: dict[int, Callable[[Any], None]] = {}
-        self._answers: dict[ReqId, asyncio.Future[Any]] = {}
         self._after_turn: list[Callable[[], None]] = []
         self._gone = asyncio.Event()
 
@@ -73,10 +71,9 @@ class Link(Stream):
 
     def heard(self, message: Any) -> None:
         """Hand a message out."""
-        if (answer := self._answers.get(message.reqid)) is not None:
-            if not answer.done():
-                answer.set_result(message)
-        elif listener := self.listeners.get(message.reqid.partition):
+        if self.answered(message.reqid, message):
+            return
+        if listener := self.listeners.get(message.reqid.partition):
             listener(message)
 
     def turned(self) -> None:
@@ -92,11 +89,7 @@ class Link(Stream):
 
     def ended(self, reason: str) -> None:
         """Tell everybody who waits."""
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(self._closed())
-                answer.exception()
-        self._answers.clear()
+        super().ended(reason)
         callbacks, self.on_lost = self.on_lost, []  # they take themselves out of the list
         for callback in callbacks:
             callback()
@@ -108,23 +101,9 @@ class Link(Stream):
 
     async def ask(self, message: Any, seconds: float) -> Any:
         """Send ``message`` and return the answer with its ReqId. Raises ``Unavailable`` when none came in time."""
-        if self.closed:
-            raise self._closed()
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._answers[message.reqid] = answer
-        try:
-            self.put(message)
-            async with asyncio.timeout(seconds):
-                return await answer
-        except TimeoutError:
-            raise Unavailable(f"{self.address[0]}:{self.address[1]}: no answer within {seconds:g} s") from None
-        finally:
-            self._answers.pop(message.reqid, None)
+        return await self.answer(message.reqid, message, seconds)
 
     async def close(self) -> None:
         """End the connection and wait until its socket is closed."""
         self.abort("the client closed it")
         await self._gone.wait()
-
-    def _closed(self) -> Unavailable:
-        return Unavailable(f"{self.address[0]}:{self.address[1]} closed the connection")
