@@ -39,6 +39,7 @@ from bench import (
     waltz_rollouts,
     waltz_soak,
     waltz_traces,
+    way_back,
 )
 from bench.cluster import BenchError
 from bench.options import Options
@@ -106,6 +107,10 @@ BENCHMARKS: Mapping[str, tuple[Measuring, str]] = {
         "views of --rows rows, built and stepped by DuckDB and by Spark (--runs 1: four minutes)",
     ),
     "view-rollouts": (view_rollouts.measure, "views rolled out under load (--runs 20)"),
+    "way-back": (
+        way_back.measure,
+        "bad generations left under load for the one before (--kind waltz --runs 20: six minutes)",
+    ),
 }
 # local contains crash
 DEFAULT = ("local", "rollout", "raft")
@@ -178,6 +183,7 @@ def _arguments() -> tuple[list[str], Options]:
     parser.add_argument(
         "--engine", choices=("spark", "plain"), default=defaults.engine, help="of `views` (%(default)s)"
     )
+    parser.add_argument("--kind", choices=way_back.LOADS, default=defaults.kind, help="of `way-back` (%(default)s)")
     parser.add_argument("--rows", type=int, default=defaults.rows, help="of `views-scale` (%(default)s)")
     parser.add_argument("--rate", type=int, default=defaults.rate, help="appends/s of `waltz-soak` (%(default)s)")
     found = parser.parse_args()

@@ -10,7 +10,7 @@ class Options:
     ``resources``: how many the benchmark `operator` creates. ``contestants``, ``in_flight``, ``sizes``: what part of
     `contest` is run; no contestants are all. ``updates``: how many `raft-snapshots` makes and `views-scale` reads.
     ``minutes``: of `waltz-soak`, and of `views` before its kills. ``engine``: of `views`. ``rows``: of `views-scale`.
-    ``rate``: appends a second of `waltz-soak`.
+    ``rate``: appends a second of `waltz-soak`. ``kind``: of `way-back`.
     """
 
     runs: int = 5
@@ -24,3 +24,4 @@ class Options:
     engine: str = "spark"
     rows: int = 10_000_000
     rate: int = 2000
+    kind: str = "raft"
