@@ -113,6 +113,7 @@ COMMANDS: dict[str, dict[str, Branch | Command]] = {
         ),
         "raft probe": Command("raft_probe:probe", "--seed tcp://quickstart:8047 --keys keys"),
         "raft backup": Command("raft_backup:backup", "backup --peers tcp://127.0.0.1:8047 --secret-file secret"),
+        "raft backups": Command("raft_backup:backups", "file:///srv/backups/orders --keep 14 --yes", "services"),
         "raft restore": Command("raft_backup:restore", "backup peer1 --id 1 --members 1=tcp://10.0.0.1:8047"),
         "raft dump": Command("raft_offline:dump", "peer1"),
         "raft verify": Command("raft_offline:verify", "peer1"),

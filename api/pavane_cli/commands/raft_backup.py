@@ -10,14 +10,27 @@ import typer
 
 from pavane.raft.backup import Backup, BackupError, back_up
 from pavane.raft.keys import IDENT_KEY, SERVER_SECRET_KEY
-from pavane.raft.offline.remote import upload, vacant
+from pavane.raft.offline.remote import backups as found_at
+from pavane.raft.offline.remote import remove, surplus, upload, vacant
 from pavane.raft.offline.restoring import restore as restoring
 from pavane.raft.server import StoreError
 from pavane.raft.wire.frames import UINT_MAX
 from pavane_cli import output
-from pavane_cli.commands.raft_offline import Meter, Option, Place, failures, folder_at, is_url, store_at, tell
+from pavane_cli.commands.raft_offline import (
+    Meter,
+    Option,
+    Place,
+    Yes,
+    confirm,
+    failures,
+    folder_at,
+    is_url,
+    store_at,
+    tell,
+)
 from pavane_cli.commands.raft_peer import ClusterId, curve_of, members_of
 from pavane_cli.failures import ExitCode, UserError, as_user_error
+from pavane_cli.output import Format, Output
 from pavane_cli.raft_reach import explained
 from pavane_cli.secret import SecretEnv, SecretFile, secret_in
 
@@ -66,6 +79,51 @@ def backup(
         copy = stack.enter_context(TemporaryDirectory(prefix="pavane-backup-")) if is_url(place) else place
         made = asyncio.run(work(Path(copy)))
     output.say(f"{place}: everything up to entry {made.index}, machine {made.machine}")
+
+
+def backups(
+    url: Annotated[str, typer.Argument(metavar="URL", help="What the URLs of the backups have before their names.")],
+    keep: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Delete those that are older than the N newest which are whole."),
+    ] = None,
+    yes: Yes = False,
+    option: Option = None,
+    form: Output = Format.TABLE,
+) -> None:
+    """List the backups below a URL, the newest first; with --keep delete old ones.
+
+    Whether one is whole is told by names and sizes of its objects; `raft verify` reads them.
+    """
+
+    async def work() -> None:
+        store = store_at(url, option)
+        found = await found_at(store)
+        old = () if keep is None else surplus(found, keep)
+        rows = [
+            {
+                "name": each.name,
+                "written": each.written.isoformat(),
+                "entry": None if each.manifest is None else each.manifest.index,
+                "bytes": sum(each.objects.values()),
+                "state": each.fault or "whole",
+                "old": each in old,
+            }
+            for each in found
+        ]
+        if form.structured:
+            output.structured(rows, form)
+        else:
+            heads = ("NAME", "WRITTEN", "ENTRY", "BYTES", "STATE")
+            output.table(heads, [[*row.values()][:-1] for row in rows])
+        if old:
+            output.note(f"old: {', '.join(each.name for each in old)}")
+            confirm(yes)
+        for each in reversed(old):
+            await remove(store, each)
+
+    with failures():
+        asyncio.run(work())
 
 
 def restore(

@@ -292,7 +292,7 @@ def repair(
         output.say(f"drops: entries {truncate_after + 1} to {last}")
         if commit > truncate_after:
             output.say(f"of these, entries up to {commit} are committed: they must be on other members")
-        _confirm(yes)
+        confirm(yes)
         carry_out(folder, identity, commands)
 
 
@@ -318,11 +318,12 @@ def recover(
                 f"to {recovered.last_index}"
             )
         output.say("the former members must never run again with their data")
-        _confirm(yes)
+        confirm(yes)
         carry_out(folder, identity, commands)
 
 
-def _confirm(yes: bool) -> None:
+def confirm(yes: bool) -> None:
+    """Raise ``UserError`` unless the user says yes."""
     if not yes:
         raise UserError("nothing was changed; add --yes to do it", ExitCode.REFUSED)
 

@@ -1,9 +1,12 @@
 """A backup at a URL: made, checked and restored there, on a real S3 server (docs/specs/raft.md 13.5)."""
 
 import asyncio
+import json
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +15,13 @@ import pytest
 from pavane.raft.backup import back_up
 from pavane.raft.client import RaftClient
 from pavane.raft.offline.manifest import NAME, Manifest, manifest_of
-from pavane.raft.offline.remote import download, upload
+from pavane.raft.offline.remote import Kept, backups, download, remove, surplus, upload
 from pavane.raft.state.configuration import Members
 from pavane.raft.storage import StoreError
 from pavane.runtime.objects import ObjectStore
 from pavane_cli.commands import raft_backup, raft_offline
 from pavane_cli.failures import UserError
+from pavane_cli.output import Format
 from tests.services.objects import S3
 from tests.services.raft.peers import IDENT
 from tests.services.raft.test_backup import NEW_IDENT, new_members, secret_in, start
@@ -177,3 +181,58 @@ def test_a_manifest_cannot_name_what_is_no_file_of_a_backup(name: str) -> None:
 def test_places_that_cannot_be_are_refused_in_words(url: str, option: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         raft_offline.verify(url, option=option)
+
+
+# --- many of them -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("whole", "keep", "kept"),
+    [("", 1, 0), ("w", 1, 1), ("www", 1, 1), ("www", 5, 3), ("..w.w", 1, 3), ("..w.w", 2, 5), ("...", 1, 3)],
+)
+def test_what_is_older_than_the_last_whole_ones_is_old_and_nothing_else(whole: str, keep: int, kept: int) -> None:
+    found = [
+        Kept(str(number), datetime.min.replace(tzinfo=UTC), {}, None, "" if each == "w" else "cut")
+        for number, each in enumerate(whole)
+    ]
+    assert list(surplus(found, keep)) == found[kept:]
+
+
+async def test_old_backups_are_listed_and_deleted_and_never_the_last_whole_one(
+    tmp_path: Path, s3: S3, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, parent = await copied(tmp_path), URL.rpartition("/")[0]
+    for name in ("1", "2", "3"):  # written in one second they are in the order of their names
+        await upload(copy, ObjectStore(f"{parent}/{name}", s3.options, StoreError))
+    (s3.bucket / "raft/orders/3/synced").unlink()
+    (s3.bucket / "raft/orders/interrupted").mkdir()
+    (s3.bucket / "raft/orders/interrupted/synced").touch()
+    again = partial(raft_backup.backups, parent, keep=1, option=options(s3), form=Format.JSON)
+    with pytest.raises(UserError, match="nothing was changed"):
+        await asyncio.to_thread(again)
+    rows = [(row["name"], row["state"], row["old"]) for row in json.loads(capsys.readouterr().out)]
+    assert rows[1:] == [("2", "whole", False), ("1", "whole", True)]
+    assert "synced is missing" in rows[0][1]
+    await asyncio.to_thread(again, yes=True)
+    capsys.readouterr()
+    await asyncio.to_thread(again, yes=True)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["3", "2"]
+    assert not list((s3.bucket / "raft/orders").glob("1/**/*.json"))
+    assert (s3.bucket / "raft/orders/interrupted/synced").exists()
+
+
+async def test_a_deletion_that_was_interrupted_is_found_again(tmp_path: Path) -> None:
+    copy, url = await copied(tmp_path), f"file://{tmp_path}/store"
+    for name in ("1", "2"):
+        await upload(copy, ObjectStore(f"{url}/{name}", {}, StoreError))
+    os.utime(tmp_path / "store" / "1" / NAME, (1, 1))
+    store = ObjectStore(url, {}, StoreError)
+    found = await backups(store)
+    assert [(each.name, each.fault) for each in found] == [("2", ""), ("1", "")]
+    (tmp_path / "store" / "1" / "synced").unlink()  # the first that goes
+    found = await backups(store)
+    assert "synced is missing" in found[1].fault
+    (old,) = surplus(found, 1)
+    await remove(store, old)
+    assert [each.name for each in await backups(store)] == ["2"]
+    assert not [path for path in (tmp_path / "store" / "1").rglob("*") if path.is_file()]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
     from pavane.runtime.objects import ObjectStore  # its library is installed with `pavane[services]` alone
 
 READ_BYTES = 8 << 20  # of an object, in one call; the whole may be greater than memory
+DELETED_MAX = 100  # in one call, which has a time to end
 MANIFEST_BYTES_MAX = 64 << 20  # 400 000 files
 
 
@@ -54,9 +60,7 @@ async def download(store: ObjectStore, folder: Path, progress: Progress = no_pro
         raise StoreError(
             f"{store.url} has no {NAME}, which a backup gets last: the copy was interrupted, or it is no backup"
         )
-    if size > MANIFEST_BYTES_MAX:
-        raise StoreError(f"{store.url}/{NAME} is damaged: it has {size} bytes")
-    manifest = Manifest.decode(await store.ask("reading", NAME, lambda held: bytes(held.get(NAME).buffer())))
+    manifest = Manifest.decode(await _manifest(store, NAME, size))
     _compare(store.url, manifest, there)
     done, total = 0, sum(there.values())
     for name, (size, check) in manifest.files.items():
@@ -67,6 +71,70 @@ async def download(store: ObjectStore, folder: Path, progress: Progress = no_pro
         done += size
     (folder / NAME).write_bytes(manifest.encode())
     return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A backup below a URL, and its objects.
+
+    ``fault`` says why it cannot be restored, as far as names and sizes tell; ``manifest`` is None if it is damaged.
+    """
+
+    name: str
+    written: datetime
+    objects: dict[str, int]
+    manifest: Manifest | None
+    fault: str
+
+
+async def backups(store: ObjectStore) -> list[Kept]:
+    """Return the backups whose URLs are a name behind that of ``store``, the newest first. Raises ``StoreError``."""
+    listed = await store.ask("listing", "", lambda held: {each["path"]: each for some in held.list() for each in some})
+    objects: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for path, each in listed.items():
+        name, _, inside = path.partition("/")
+        objects[name][inside] = each["size"]
+    found = []
+    for name, sizes in objects.items():
+        if NAME not in sizes:
+            continue
+        path, manifest, fault = f"{name}/{NAME}", None, ""
+        data = await _manifest(store, path, sizes[NAME])
+        try:
+            manifest = Manifest.decode(data)
+            _compare(f"{store.url}/{name}", manifest, {each: size for each, size in sizes.items() if each != NAME})
+        except StoreError as error:
+            fault = str(error)
+        found.append(Kept(name, listed[path]["last_modified"], sizes, manifest, fault))
+    return sorted(found, key=lambda each: (each.written, each.name), reverse=True)
+
+
+def surplus(found: Sequence[Kept], keep: int) -> Sequence[Kept]:
+    """Return those that are older than the ``keep`` newest without a fault; ``found`` begins with the newest."""
+    whole = 0
+    for number, each in enumerate(found):
+        if whole == keep:
+            return found[number:]
+        whole += not each.fault
+    return ()
+
+
+async def remove(store: ObjectStore, backup: Kept) -> None:
+    """Delete a backup below the URL, the manifest last: one that is half gone is found again. Raises ``StoreError``."""
+    names = [f"{backup.name}/{name}" for name in sorted(backup.objects, key=lambda name: name == NAME)]
+    for start in range(0, len(names), DELETED_MAX):
+        await store.ask("deleting", backup.name, partial(_delete, names[start : start + DELETED_MAX]))
+
+
+def _delete(names: list[str], held: Any) -> None:
+    for name in names:  # one by one, as each store can: the manifest must be the last
+        held.delete(name)
+
+
+async def _manifest(store: ObjectStore, path: str, size: int) -> bytes:
+    if size > MANIFEST_BYTES_MAX:
+        raise StoreError(f"{store.url}/{path} is damaged: it has {size} bytes")
+    return await store.ask("reading", path, lambda held: bytes(held.get(path).buffer()))
 
 
 async def _fetch(store: ObjectStore, name: str, size: int, path: Path) -> str:
