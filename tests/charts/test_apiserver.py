@@ -117,6 +117,22 @@ async def test_each_shape_is_accepted_and_its_pods_are_admitted(release: Path) -
             await asyncio.sleep(0.05)
 
 
+async def test_the_nightly_backup_of_the_page_is_accepted_and_its_pods_are_admitted(kubeconfig: Path) -> None:
+    cron_jobs, jobs = Resource("batch", "v1", "cronjobs", "CronJob"), Resource("batch", "v1", "jobs", "Job")
+    block = (
+        (CHARTS.parent / "docs" / "operations.md")
+        .read_text("utf-8")
+        .partition("kind: CronJob\n")[2]
+        .partition("```")[0]
+    )
+    body = yaml.safe_load(block.replace("NAME", "q"))
+    async with await KubeClient.connect(Target(kubeconfig)) as kube, asyncio.timeout(UNTIL_S):
+        await kube.apply(cron_jobs, body, NAMESPACE, manager="user", strict=True)
+        await kube.create(jobs, {"metadata": {"name": "now"}, **body["spec"]["jobTemplate"]}, NAMESPACE)
+        while not (await kube.get(jobs, "now", NAMESPACE)).get("status", {}).get("active"):
+            await asyncio.sleep(0.05)
+
+
 class Attempt(NamedTuple):
     """Something that somebody might try."""
 

@@ -41,8 +41,8 @@ class ObjectStore:
         foreign = [name for name in options if not name.lower().startswith(OPTION_PREFIXES)]
         if foreign:
             raise error(f"{self.url}: option {foreign[0]} does not begin with aws_, google_ or azure_")
-        if parts.scheme not in (*STORES, "file"):
-            raise error(f"{self.url}: the URL of a store begins with s3://, gs://, az:// or file://")
+        if parts.scheme not in (*STORES, "file") or (self._local and parts.netloc):
+            raise error(f"{self.url}: the URL of a store begins with s3://, gs://, az:// or file:///")
         try:
             if self._local is not None:
                 self._store: Any = LocalStore(self._local, mkdir=make)

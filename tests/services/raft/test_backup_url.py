@@ -173,7 +173,8 @@ def test_a_manifest_cannot_name_what_is_no_file_of_a_backup(name: str) -> None:
 @pytest.mark.parametrize(
     ("url", "option", "words"),
     [
-        ("ftp://host/x", [], "begins with s3://, gs://, az:// or file://"),
+        ("ftp://host/x", [], "begins with s3://, gs://, az:// or file:///"),
+        ("file://folder/x", [], "begins with s3://, gs://, az:// or file:///"),
         ("s3://bucket/x", ["password=secret"], "option password does not begin with"),
         ("nowhere", [], "nowhere is no folder"),
     ],
