@@ -25,6 +25,7 @@ from bench.report import Measure, greatest_of
 from bench.waltz_chaos import NAMESPACE, VICTIMS, example, logs, signalled, until_settled
 from bench.waltz_rollouts import roll
 from pavane.waltz.client import Full, Trimmed, Waltz
+from pavane.waltz.core.feed import RECORD_BYTES, TAILS_BYTES_MAX
 from pavane.waltz.errors import OutcomeUnknown, Unavailable
 from pavane_cli import output
 from pavane_operator.kube import KubeClient
@@ -41,6 +42,7 @@ REMOVED_AFTER = 0.1  # of the time: the dead consumer is taken away, and what it
 SAMPLE_S = 5.0
 NOTE_SAMPLES = 12  # one line a minute
 WARM_S = 60.0  # of a process, before its memory counts
+WARM_APPENDS = 4 * TAILS_BYTES_MAX // (DATA_BYTES + RECORD_BYTES)  # as well: two servers fill what they keep, twice
 LINE_SAMPLES = 24  # of a process, for a line of its own: two minutes
 DRAINED_S = 300.0
 NEVER = -1
@@ -172,6 +174,7 @@ class Samples:
     """What is on disk and in memory, every few seconds."""
 
     disk: Series = field(default_factory=list)
+    appends: Series = field(default_factory=list)
     memory: defaultdict[tuple[str, int], Series] = field(default_factory=lambda: defaultdict(list))
     """By pod and process."""
 
@@ -184,16 +187,16 @@ class Samples:
                 with contextlib.suppress(OSError):
                     used += path.stat().st_blocks * 512
             self.disk.append((at, used / 2**20))
+            self.memory["pavane up", cluster.process.pid].append((at, resident_mb(cluster.process.pid)))
             for pod in (await kube.list_all(PODS)).items:
-                name = pod["metadata"]["name"]
-                if name.startswith(VICTIMS):
-                    with contextlib.suppress(OSError, KeyError, IndexError, ValueError):
-                        pid = pid_of(pod)
-                        self.memory[name, pid].append((at, resident_mb(pid)))
+                with contextlib.suppress(OSError, KeyError, IndexError, ValueError):
+                    pid = pid_of(pod)
+                    self.memory[pod["metadata"]["name"], pid].append((at, resident_mb(pid)))
+            count = sum(len(tally.acknowledged) for tally in soak.tallies.values())
+            self.appends.append((at, count))
             if len(self.disk) % NOTE_SAMPLES == 0:
                 begins = [await soak.log.first(partition) for partition in soak.tallies]
                 applied = [min(tally.applied.values(), default=NEVER) for tally in soak.tallies.values()]
-                count = sum(len(tally.acknowledged) for tally in soak.tallies.values())
                 output.note(
                     f"{at:.0f} s: {count} appends, {used / 2**20:.0f} MiB on disk, begins {begins}, applied {applied}"
                 )
@@ -204,16 +207,23 @@ class Samples:
         yield greatest_of("disks of the storage nodes, at most", "MiB", [used for _, used in self.disk])
         late = [each for each in self.disk if each[0] > self.disk[-1][0] / 2]
         yield Measure("disks of the storage nodes, slope in the second half ± error", *_shown(late, unit="MiB/h"))
-        warm = {key: [each for each in one if each[0] > one[0][0] + WARM_S] for key, one in self.memory.items()}
+        warm = {key: [each for each in one if each[0] >= self._warm_at(one[0][0])] for key, one in self.memory.items()}
         for (pod, pid), one in sorted(warm.items()):
             if len(one) > LINE_SAMPLES:
-                what = f"{pod} ({pid}), {(one[-1][0] - one[0][0]) / 60:.0f} min from {one[0][1]:.0f} MB: slope"
+                minutes, warm_s = (one[-1][0] - one[0][0]) / 60, one[0][0] - self.memory[pod, pid][0][0]
+                what = f"{pod} ({pid}), {minutes:.0f} min from {one[0][1]:.0f} MB, warm after {warm_s:.0f} s: slope"
                 yield Measure(what, *_shown(one))
         for role in VICTIMS:
             yield Measure(
                 f"all {role}*: slope within each process",
                 *_shown(*(one for (pod, _), one in warm.items() if pod.startswith(role) and len(one) > 1)),
             )
+
+    def _warm_at(self, began: float) -> float:
+        """When a process counts that was first seen at ``began``."""
+        least = next((count for at, count in self.appends if at >= began), math.inf) + WARM_APPENDS
+        filled = next((at for at, count in self.appends if count >= least), math.inf)
+        return max(began + WARM_S, filled)
 
 
 def _shown(*several: Series, unit: str = "MB/h") -> tuple[float, str]:
