@@ -114,8 +114,7 @@ def backups(
         if form.structured:
             output.structured(rows, form)
         else:
-            heads = ("NAME", "WRITTEN", "ENTRY", "BYTES", "STATE")
-            output.table(heads, [[*row.values()][:-1] for row in rows])
+            output.table(("NAME", "WRITTEN", "ENTRY", "BYTES", "STATE"), [[*row.values()][:-1] for row in rows])
         if old:
             output.note(f"old: {', '.join(each.name for each in old)}")
             confirm(yes)

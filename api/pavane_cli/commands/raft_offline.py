@@ -177,10 +177,9 @@ def verify(
 
 
 def _verify(folder: Path, at: int | None, all_configurations: bool) -> None:
-    with failures():
-        # First of all, for a backup is wrong wherever one bit is, even where a peer would start.
-        manifest = None if manifest_of(folder) is None else checked(folder)
-    with failures(), StoredLog(folder, Meter("checking")) as stored:
+    # First of all, for a backup is wrong wherever one bit is, even where a peer would start.
+    manifest = None if manifest_of(folder) is None else checked(folder)
+    with StoredLog(folder, Meter("checking")) as stored:
         recovered, identity = stored.recovered, stored.identity
         cluster = f" of cluster {identity.cluster_id}" if identity.cluster_id else ""
         output.say(f"store of peer {identity.peer}{cluster}, machine {identity.machine}")
