@@ -65,11 +65,13 @@ class _Row:
 
     FIELDS: ClassVar[tuple[Field, ...]] = ()
     REQUIRED: ClassVar[int] = 0
+    _READERS: ClassVar[tuple[Callable[[Frame], Any], ...]] = ()
     __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         if "REQUIRED" not in vars(cls):
             cls.REQUIRED = sum(not field.optional for field in cls.FIELDS)
+        cls._READERS = tuple(field.decode for field in cls.FIELDS)
 
     def _encoded(self) -> list[Frame]:
         frames = []
@@ -81,7 +83,7 @@ class _Row:
 
     @classmethod
     def _decoded(cls, frames: Frames) -> Self:
-        return cls(*[field.decode(frame) for field, frame in zip(cls.FIELDS, frames, strict=False)])
+        return cls(*[read(frame) for read, frame in zip(cls._READERS, frames, strict=False)])
 
 
 class RequestRow(_Row):
