@@ -65,23 +65,34 @@ def _failure(document: dict[str, Any]) -> dict[str, Any] | None:
     return failed if failed and state_of(document) == "Idle" and upto.get("status") == "False" else None
 
 
-def _deciding(action: str, told: str) -> Callable[..., None]:
-    """Return the command of an action that takes nothing but the number of the attempt; ``told`` is its help."""
-
-    def command(one: One, generation: Generation = None) -> None:
-        run(decide(one, action, generation))
-
-    command.__doc__ = told
-    return about_pods(command)
+@about_pods
+def promote(one: One, generation: Generation = None) -> None:
+    """Approve the attempt that waits under strategy Manual."""
+    run(decide(one, "promote", generation))
 
 
-promote = _deciding("promote", "Approve the attempt that waits under strategy Manual.")
-pause = _deciding("pause", "Start no new attempt, and do not promote the one that runs.")
-resume = _deciding("resume", "Take a pause back.")
-abort = _deciding(
-    "abort", "Give up the attempt; the active generation is untouched. Exit code 4 once it only goes forward."
-)
-retry = _deciding("retry", "Try the failed attempt again under a new number.")
+@about_pods
+def pause(one: One, generation: Generation = None) -> None:
+    """Start no new attempt, and do not promote the one that runs."""
+    run(decide(one, "pause", generation))
+
+
+@about_pods
+def resume(one: One, generation: Generation = None) -> None:
+    """Take a pause back."""
+    run(decide(one, "resume", generation))
+
+
+@about_pods
+def abort(one: One, generation: Generation = None) -> None:
+    """Give up the attempt; the active generation is untouched. Exit code 4 once it only goes forward."""
+    run(decide(one, "abort", generation))
+
+
+@about_pods
+def retry(one: One, generation: Generation = None) -> None:
+    """Try the failed attempt again under a new number."""
+    run(decide(one, "retry", generation))
 
 
 @about_pods
