@@ -187,7 +187,7 @@ class TransferChanged:
     result: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each update, and that would take three times as long
 class UpdateDone:
     """An update ended: ``result`` is ``done``, ``repeat``, ``expired``, ``taken``, ``not_leader`` or ``overload``.
 

@@ -175,7 +175,8 @@ class Serving:
         """The log has it already: perhaps from an earlier leader, perhaps not applied yet."""
         node = self.node
         if index <= node.applied:
-            self._done(requester, reqid, index)
+            self._wrote()
+            requester.tell(self, reqid, Code.OK, index)
             node.event(UpdateDone(reqid, "repeat", index, 0.0, requester.method))
             return
         pending = _Pending(reqid, [requester], node.now.mono, 0, index)
@@ -239,12 +240,14 @@ class Serving:
     def applied(self, index: int) -> None:
         """Answer every update up to ``index`` to all its requesters."""
         node = self.node
+        if self._logged and self._logged[0].index <= index:
+            self._wrote()
         while self._logged and self._logged[0].index <= index:
             pending = self._logged.popleft()
             self._logged_bytes -= pending.size
             del self._pending[pending.reqid]
             for requester in pending.requesters:
-                self._done(requester, pending.reqid, pending.index)
+                requester.tell(self, pending.reqid, Code.OK, pending.index)
             taken_s = node.now.mono - pending.since
             node.event(UpdateDone(pending.reqid, "done", pending.index, taken_s, pending.requesters[-1].method))
             pending.requesters.clear()
@@ -328,11 +331,10 @@ class Serving:
         for batch, results in gathered.items():
             self.node.answer(batch.route, batch.id, PvUpdateReply(self.node.leader, tuple(results)))
 
-    def _done(self, requester: Requester, reqid: bytes, index: int) -> None:
+    def _wrote(self) -> None:
         wall_ms = self.node.now.wall_s * 1000 + self.node.now.wall_part_ms
         self.first_write_ms = self.first_write_ms if self.first_write_ms is not None else wall_ms
         self.last_write_ms = wall_ms
-        requester.tell(self, reqid, Code.OK, index)
 
     def outcome(self, reqid: bytes, index: int) -> tuple[Frame, ...]:
         """Return what ``pv.kv`` says of an applied command, behind the id."""

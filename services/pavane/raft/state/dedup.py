@@ -4,7 +4,6 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import TypeAlias
 
 from pavane.raft.wire.entry import ZERO_REQID
@@ -17,6 +16,7 @@ LATE_MAX = 1024  # late ids of a packed second are merged into it when there are
 # A floor ahead of the clock moves by so many seconds at most for DEDUP_IDS_MAX updates, and those take as long.
 BEYOND_FLOOR_S = 60
 _SECOND_BYTES = 4
+_U64 = (1 << 64) - 1
 
 
 Known: TypeAlias = tuple[int, int]
@@ -24,12 +24,15 @@ Known: TypeAlias = tuple[int, int]
 
 
 class _Second:
-    """The ids of one second: 24 bytes each once packed, a dict for those that came since."""
+    """The ids of one second: 24 bytes each once packed, a dict for those that came since.
+
+    Its values are numbers, index · 2⁶⁴ + digest: a tuple for each update would keep the garbage collector busy.
+    """
 
     __slots__ = ("digests", "indices", "keys", "recent")
 
     def __init__(self) -> None:
-        self.recent: dict[int, Known] = {}
+        self.recent: dict[int, int] = {}
         self.keys = array("Q")  # ascending
         self.indices = array("Q")
         self.digests = array("Q")
@@ -39,11 +42,13 @@ class _Second:
 
     def get(self, key: int) -> Known | None:
         known = self.recent.get(key)
-        if known is None and self.keys:
+        if known is not None:
+            return known >> 64, known & _U64
+        if self.keys:
             at = bisect_left(self.keys, key)
             if at < len(self.keys) and self.keys[at] == key:
                 return self.indices[at], self.digests[at]
-        return known
+        return None
 
     def remove(self, key: int) -> bool:
         if self.recent.pop(key, None) is not None:
@@ -61,12 +66,12 @@ class _Second:
             ascending = sorted(self.recent)
             known = [self.recent[key] for key in ascending]
             self.keys = array("Q", ascending)
-            self.indices = array("Q", map(itemgetter(0), known))
-            self.digests = array("Q", map(itemgetter(1), known))
+            self.indices = array("Q", [each >> 64 for each in known])
+            self.digests = array("Q", [each & _U64 for each in known])
             self.recent = {}
             return
-        packed = zip(self.keys, self.indices, self.digests, strict=True)
-        merged = sorted([*packed, *((key, *known) for key, known in self.recent.items())])
+        late = ((key, each >> 64, each & _U64) for key, each in self.recent.items())
+        merged = sorted([*zip(self.keys, self.indices, self.digests, strict=True), *late])
         self.keys = array("Q", (key for key, _, _ in merged))
         self.indices = array("Q", (index for _, index, _ in merged))
         self.digests = array("Q", (digest for _, _, digest in merged))
@@ -139,7 +144,7 @@ class DedupTable:
         key = _key(reqid)
         if key not in ids.recent and not (ids.keys and ids.remove(key)):
             self._count += 1
-        ids.recent[key] = index, digest
+        ids.recent[key] = index << 64 | digest
         if second not in self._young and len(ids.recent) >= LATE_MAX:
             ids.pack()
         while self._count > self._ids_max:
