@@ -41,8 +41,11 @@ class ObjectStore:
         foreign = [name for name in options if not name.lower().startswith(OPTION_PREFIXES)]
         if foreign:
             raise error(f"{self.url}: option {foreign[0]} does not begin with aws_, google_ or azure_")
-        if parts.scheme not in (*STORES, "file") or (self._local and parts.netloc):
-            raise error(f"{self.url}: the URL of a store begins with s3://, gs://, az:// or file:///")
+        place = parts.netloc if self._local is None else parts.path
+        if parts.scheme not in (*STORES, "file") or not place or (self._local and parts.netloc):
+            raise error(f"{self.url}: a store is at s3://…, gs://…, az://… or file:///…, with a place")
+        if parts.query or parts.fragment or url.endswith(("?", "#")):
+            raise error(f"{self.url}: write ? as %3F and # as %23 in the URL of a store")
         try:
             if self._local is not None:
                 self._store: Any = LocalStore(self._local, mkdir=make)
@@ -72,6 +75,10 @@ class ObjectStore:
         return await self.ask(
             "listing", "", lambda store: {each["path"]: each["size"] for some in store.list() for each in some}
         )
+
+    def is_link(self, name: str) -> bool:
+        """Whether a folder of a ``file://`` store is a symbolic link: what it holds stands under its own name, too."""
+        return self._local is not None and (self._local / name).is_symlink()
 
     async def write(self, name: str, data: bytes | Path) -> None:
         """Write an object, durably and whole: bytes, or those of a file, which may be greater than memory."""

@@ -14,7 +14,8 @@ import pytest
 
 from pavane.raft.backup import back_up
 from pavane.raft.client import RaftClient
-from pavane.raft.offline.manifest import NAME, Manifest, manifest_of
+from pavane.raft.offline import remote
+from pavane.raft.offline.manifest import NAME, Manifest, checked, manifest_of, seal
 from pavane.raft.offline.remote import Kept, backups, download, remove, surplus, upload
 from pavane.raft.state.configuration import Members
 from pavane.raft.storage import StoreError
@@ -173,9 +174,13 @@ def test_a_manifest_cannot_name_what_is_no_file_of_a_backup(name: str) -> None:
 @pytest.mark.parametrize(
     ("url", "option", "words"),
     [
-        ("ftp://host/x", [], "begins with s3://, gs://, az:// or file:///"),
-        ("file://folder/x", [], "begins with s3://, gs://, az:// or file:///"),
+        ("ftp://host/x", [], "a store is at s3://"),
+        ("file://folder/x", [], "a store is at s3://"),
         ("s3://bucket/x", ["password=secret"], "option password does not begin with"),
+        ("file:///", [], "with a place"),
+        ("s3://", [], "with a place"),
+        ("file:///srv/orders#1", [], "as %23"),
+        ("s3://bucket/x?y", [], "write [?] as %3F"),
         ("nowhere", [], "nowhere is no folder"),
     ],
 )
@@ -222,18 +227,59 @@ async def test_old_backups_are_listed_and_deleted_and_never_the_last_whole_one(
     assert (s3.bucket / "raft/orders/interrupted/synced").exists()
 
 
-async def test_a_deletion_that_was_interrupted_is_found_again(tmp_path: Path) -> None:
-    copy, url = await copied(tmp_path), f"file://{tmp_path}/store"
-    for name in ("1", "2"):
-        await upload(copy, ObjectStore(f"{url}/{name}", {}, StoreError))
-    os.utime(tmp_path / "store" / "1" / NAME, (1, 1))
-    store = ObjectStore(url, {}, StoreError)
+async def test_a_deletion_that_was_interrupted_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await kept(tmp_path, "1", "2")
+    monkeypatch.setattr(remote, "DELETED_MAX", 1)
+    folder = tmp_path / "store" / "1"
+    foreign = folder / "log" / "of somebody else" / "x"
+    foreign.parent.mkdir()
+    foreign.touch()
+    (old,) = surplus(await backups(store), 1)
+    foreign.unlink()
+    foreign.parent.rmdir()
+    (folder / "synced").unlink()
+    (folder / "synced").mkdir()  # an object that cannot be deleted
+    with pytest.raises(StoreError, match="deleting"):
+        await remove(store, old)
+    assert (folder / NAME).exists(), "the manifest went before a file, so nothing tells that this was a backup"
+    (folder / "synced").rmdir()
     found = await backups(store)
-    assert [(each.name, each.fault) for each in found] == [("2", ""), ("1", "")]
-    (tmp_path / "store" / "1" / "synced").unlink()  # the first that goes
-    found = await backups(store)
-    assert "synced is missing" in found[1].fault
-    (old,) = surplus(found, 1)
-    await remove(store, old)
+    assert [(each.name, bool(each.fault)) for each in found] == [("2", False), ("1", True)]
+    await remove(store, found[1])  # what is gone already is no error
     assert [each.name for each in await backups(store)] == ["2"]
-    assert not [path for path in (tmp_path / "store" / "1").rglob("*") if path.is_file()]
+    assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+async def test_what_lies_below_or_behind_a_backup_is_not_deleted_with_it(tmp_path: Path) -> None:
+    store = await kept(tmp_path, "1", "1/deeper", "2")
+    (tmp_path / "store" / "latest").symlink_to("2")
+    found = await backups(store)
+    assert [each.name for each in found] == ["2", "1"], "a link is no backup beside the one that it names"
+    for old in surplus(found, 1):
+        await remove(store, old)
+    assert await download(ObjectStore(f"{store.url}/1/deeper", {}, StoreError), tmp_path)
+    assert [each.name for each in await backups(store)] == ["2"]
+
+
+async def test_a_manifest_that_cannot_be_read_stops_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await kept(tmp_path, "1", "2")
+    with (tmp_path / "store" / "2" / NAME).open("ab") as file:
+        file.write(bytes(5000))
+    monkeypatch.setattr(remote, "MANIFEST_BYTES_MAX", 5000)
+    assert [(each.name, bool(each.fault)) for each in await backups(store)] == [("2", True), ("1", False)]
+
+
+async def test_a_file_that_a_desktop_left_is_no_part_of_a_backup(tmp_path: Path) -> None:
+    copy = await copied(tmp_path)
+    (copy / "log" / ".DS_Store").touch()
+    seal(copy, checked(copy).index)
+    assert checked(copy).files.keys() >= {"synced", "store.json"}
+
+
+async def kept(tmp_path: Path, *names: str) -> ObjectStore:
+    """A folder with one backup under several names, the last one the newest."""
+    copy, url = await copied(tmp_path), f"file://{tmp_path}/store"
+    for at, name in enumerate(names):
+        await upload(copy, ObjectStore(f"{url}/{name}", {}, StoreError))
+        os.utime(tmp_path / "store" / name / NAME, (at, at))
+    return ObjectStore(url, {}, StoreError)

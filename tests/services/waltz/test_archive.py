@@ -454,7 +454,7 @@ async def test_each_log_has_a_folder_of_its_own_whatever_its_name(tmp_path: Path
 
 
 def test_options_and_urls_that_no_store_has_are_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="begins with s3://"):
+    with pytest.raises(ArchiveError, match="a store is at s3://"):
         Archive("ftp://there/x", {})
     with pytest.raises(ArchiveError, match="s3://\\[bucket/x: Invalid"):
         Archive("s3://[bucket/x", {})

@@ -78,6 +78,7 @@ async def test_an_archive_says_over_how_many_partitions_keys_are_spread_and_no_o
             await client.append(1, b"one")
             of = log.servers[0].running.owned[1].keeping.archive
             await eventually(lambda: of is not None and of.end == 1, ANSWER_S)
+    (tmp_path / "archive" / "key-partitions-3.old2").touch()  # of somebody who moved things about
     assert await opened().contents() == (["1"], [3])
     async with (
         running_log(tmp_path / "other", partitions=4) as log,

@@ -23,7 +23,7 @@ NAME = "backup.json"
 VERSION = 1
 PEER = "pavane-backup"  # whose store a backup is, the same in each, so that a later copy goes on with it
 DIGEST_BYTES = 32
-_FILE = re.compile(rf"{re.escape(IDENTITY_NAME)}|{re.escape(SYNCED_NAME)}|({LOG_FOLDER}|{SNAPSHOT_FOLDER})/[^/.][^/]*")
+FILE = re.compile(rf"{re.escape(IDENTITY_NAME)}|{re.escape(SYNCED_NAME)}|({LOG_FOLDER}|{SNAPSHOT_FOLDER})/[^/.][^/]*")
 AGAIN = "run `pavane raft backup` into it again"
 
 
@@ -59,7 +59,7 @@ class Manifest:
                     f"{NAME} has format version {version}, this program reads {VERSION}; use the program that wrote it"
                 )
             files = {name: (size, check) for name, (size, check) in found.pop("files").items()}
-            if not all(map(_FILE.fullmatch, files)):  # they become paths
+            if not all(map(FILE.fullmatch, files)):  # they become paths
                 raise ValueError("it names what is no file of a backup")
             return cls(**found, files=files)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -137,7 +137,8 @@ def _files(path: Path, *, sync: bool = False) -> Iterator[tuple[str, tuple[int, 
     names = [IDENTITY_NAME, SYNCED_NAME]
     for folder in (LOG_FOLDER, SNAPSHOT_FOLDER):
         if (path / folder).is_dir():
-            names += (f"{folder}/{file.name}" for file in sorted((path / folder).iterdir()))
+            found = (f"{folder}/{file.name}" for file in sorted((path / folder).iterdir()))
+            names += filter(FILE.fullmatch, found)  # what else a file system or a desktop put there is none of ours
     for name in names:
         if not (path / name).is_file():
             continue

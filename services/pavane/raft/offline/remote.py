@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -11,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pavane.raft.offline.manifest import AGAIN, DIGEST_BYTES, NAME, Manifest, manifest_of
+from pavane.raft.offline.manifest import AGAIN, DIGEST_BYTES, FILE, NAME, Manifest, manifest_of
 from pavane.raft.offline.store import Progress, no_progress
 from pavane.raft.storage import StoreError
 
@@ -60,7 +61,9 @@ async def download(store: ObjectStore, folder: Path, progress: Progress = no_pro
         raise StoreError(
             f"{store.url} has no {NAME}, which a backup gets last: the copy was interrupted, or it is no backup"
         )
-    manifest = Manifest.decode(await _manifest(store, NAME, size))
+    if size > MANIFEST_BYTES_MAX:
+        raise StoreError(f"{store.url}/{NAME} is damaged: it has {size} bytes")
+    manifest = Manifest.decode(await _manifest(store, NAME) or b"")
     _compare(store.url, manifest, there)
     done, total = 0, sum(there.values())
     for name, (size, check) in manifest.files.items():
@@ -96,10 +99,12 @@ async def backups(store: ObjectStore) -> list[Kept]:
         objects[name][inside] = each["size"]
     found = []
     for name, sizes in objects.items():
-        if NAME not in sizes:
+        if NAME not in sizes or store.is_link(name):
             continue
         path, manifest, fault = f"{name}/{NAME}", None, ""
-        data = await _manifest(store, path, sizes[NAME])
+        data = await _manifest(store, path) if sizes[NAME] <= MANIFEST_BYTES_MAX else b""
+        if data is None:
+            continue  # another run has just deleted it
         try:
             manifest = Manifest.decode(data)
             _compare(f"{store.url}/{name}", manifest, {each: size for each, size in sizes.items() if each != NAME})
@@ -121,20 +126,28 @@ def surplus(found: Sequence[Kept], keep: int) -> Sequence[Kept]:
 
 async def remove(store: ObjectStore, backup: Kept) -> None:
     """Delete a backup below the URL, the manifest last: one that is half gone is found again. Raises ``StoreError``."""
-    names = [f"{backup.name}/{name}" for name in sorted(backup.objects, key=lambda name: name == NAME)]
+    known = backup.manifest.files if backup.manifest is not None else {}
+    own = [name for name in backup.objects if name in known or FILE.fullmatch(name)]  # not what lies deeper, or beside
+    names = [f"{backup.name}/{name}" for name in (*own, NAME)]
     for start in range(0, len(names), DELETED_MAX):
         await store.ask("deleting", backup.name, partial(_delete, names[start : start + DELETED_MAX]))
 
 
 def _delete(names: list[str], held: Any) -> None:
     for name in names:  # one by one, as each store can: the manifest must be the last
-        held.delete(name)
+        with suppress(FileNotFoundError):  # another run, or this one before an answer was lost
+            held.delete(name)
 
 
-async def _manifest(store: ObjectStore, path: str, size: int) -> bytes:
-    if size > MANIFEST_BYTES_MAX:
-        raise StoreError(f"{store.url}/{path} is damaged: it has {size} bytes")
-    return await store.ask("reading", path, lambda held: bytes(held.get(path).buffer()))
+async def _manifest(store: ObjectStore, path: str) -> bytes | None:
+    """Return its bytes, None where it is gone."""
+
+    def read(held: Any) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return bytes(held.get(path).buffer())
+        return None
+
+    return await store.ask("reading", path, read)
 
 
 async def _fetch(store: ObjectStore, name: str, size: int, path: Path) -> str:

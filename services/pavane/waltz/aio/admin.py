@@ -11,6 +11,7 @@ from pavane.waltz.aio.stream import Asker, Stream, connect
 from pavane.waltz.errors import StorageRefused, Unavailable
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.frame import ADMIN_CLIENT, ADMIN_SERVER
+from pavane.wire import LocalProtocolError
 
 UNANSWERED_MAX = 100  # requests of one connection; more are not read
 ANSWER_S = 30.0  # a tool waits so long for each answer
@@ -117,7 +118,10 @@ class StorageAdmin(Asker):
 
     async def ask(self, request: Any) -> Any:
         """Return the answer to a request made by ``next_seq``. Raises ``Unavailable``, ``StorageRefused``."""
-        answer = await self.answer(request.seq, request, ANSWER_S)
+        try:
+            answer = await self.answer(request.seq, request, ANSWER_S)
+        except LocalProtocolError as error:
+            raise Unavailable(f"{self.who}: {error}") from error
         if isinstance(answer, s.AdminFailure):
             raise StorageRefused(f"{self.who}: {answer.message}")
         return answer

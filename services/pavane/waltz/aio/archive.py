@@ -40,7 +40,8 @@ class Archive:
         """
         found = await self._store.ask("listing", "", lambda store: store.list_with_delimiter())
         names = [each["path"].rpartition("/")[2] for each in found["objects"]]
-        keys = [int(name.removeprefix(KEYS)) for name in names if name.startswith(KEYS) and name[-1].isdecimal()]
+        counts = (name.removeprefix(KEYS) for name in names if name.startswith(KEYS))
+        keys = [int(count) for count in counts if count.isascii() and count.isdecimal()]
         return [path.rpartition("/")[2] for path in found["common_prefixes"]], keys
 
     async def note_keys(self, partitions: int) -> None:

@@ -269,7 +269,7 @@ def record_at(file: Readable, offset: int) -> tuple[Record, int]:
     head = file.read(offset, OVERHEAD_BYTES)
     size = RECORD_LAYOUT.unpack_from(head)[6] if len(head) == OVERHEAD_BYTES else -1
     if not 0 <= size <= file.size:
-        raise Damaged("a record is cut off")
+        raise Damaged(f"the record at offset {offset} is cut off")
     return parse_record(file.read(offset, OVERHEAD_BYTES + size), 0)
 
 
