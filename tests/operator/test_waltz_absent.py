@@ -16,7 +16,7 @@ from pavane_operator.kinds.waltz.absent import noted, settled
 from pavane_operator.kinds.waltz.render import clients
 from pavane_operator.plan.model import FINALIZER, Child, Facts, Observed, Plan, Resource
 from pavane_operator.plan.planner import plan
-from tests.operator.test_render_raft import DEFAULTS
+from tests.operator.test_render_raft import DEFAULTS, stored
 from tests.operator.test_render_waltz import META, READY, RENDERER, resource, revision, shared
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -59,6 +59,17 @@ def test_it_stays_so_whatever_else_is_lost() -> None:
     lost, made = without_status(), revision(resource(1))
     assert told(lost, made, AUTHORITY) == (SECURED, SECURED), "its Secret tells"
     assert told(lost, made) == (OPEN, OPEN), "there was none: it is of before"
+
+
+def test_a_status_that_is_rebuilt_in_a_rollout_has_it_from_the_beginning() -> None:
+    """Else the next look finds a log that has begun and notes nothing, which is one of before."""
+    of, made = without_status(), revision(settled(without_status(), ()))
+    children = (made, AUTHORITY, *map(stored, RENDERER.generation(settled(of, ()), made)))
+    rebuilt = planned(of, *children)
+    assert (rebuilt.row, rebuilt.actions) == ("2.3", ())
+    assert rebuilt.status is not None
+    assert rebuilt.status.dump()["clients"] == {"authentication": "Certificate", "whenAbsent": "Certificate"}
+    assert clients(settled(replace(of, status=rebuilt.status), children)) == ("client",)
 
 
 @pytest.mark.parametrize("number", ["active_generation", "next_generation", "last_generation"])

@@ -79,7 +79,7 @@ def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, sett
             streams = frozenset(pod.name for pod in observed.pods if pod.address and not pod.follows)
             return Plan(row="2.3", wake_at=now + WAKE_INTERVAL, streams=streams)
         if rebuilt.rollout is not None and rebuilt.rollout.state is not State.IDLE:
-            return Plan(row="2.3", status=rebuilt, critical=True)
+            return Plan(row="2.3", status=rebuilt.model_copy(update=_own_status(view)), critical=True)
         view = ResourceView(kind, resource, rebuilt, observed, now, view.settings)
     row = next(row for row in TABLE if view.state in row.states and row.matches(view))
     return _assembled(view, row.name, row.effect(view))
@@ -147,6 +147,11 @@ def _repairs(view: ResourceView) -> tuple[Action, ...]:
 # ---- status
 
 
+def _own_status(view: ResourceView) -> dict[str, Any]:
+    """What only the kind knows. It decides some of it once, so a rebuilt status has it from the beginning."""
+    return {name: value for name, value in view.facts.own_status.items() if name not in Status.model_fields}
+
+
 def _status(view: ResourceView, decision: Decision) -> Status:
     rollout = _with_gates(view, _with_hold(view, decision.rollout or view.rollout))
     found = blockers(view, rollout)
@@ -155,10 +160,9 @@ def _status(view: ResourceView, decision: Decision) -> Status:
         step = step.model_copy(update={"detail": found[0].message if found else None})
     rollout = rollout.model_copy(update={"blockers": found, "step": step})
     following = bool(view.expected_followers(view.active))
-    own = {name: value for name, value in view.facts.own_status.items() if name not in Status.model_fields}
     status = view.status.model_copy(
         update={
-            **own,
+            **_own_status(view),
             **decision.changes,
             "rollout": rollout,
             "observed_generation": view.resource.metadata_generation,
