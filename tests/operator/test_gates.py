@@ -398,6 +398,17 @@ def test_an_answer_of_long_ago_passes_nothing() -> None:
     assert status.rollout.state is State.CAUGHT_UP
 
 
+def test_a_pod_that_is_missing_is_asked_too_so_that_the_gate_waits_for_it() -> None:
+    lab = held(None)
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateInconclusive"))
+    pods = lab.operator.observe().pods
+    gone = next(pod for pod in pods if pod.generation == 2)
+    (all_of_them,) = lab.plan(pods=pods).questions
+    (without_it,) = lab.plan(pods=tuple(pod for pod in pods if pod is not gone)).questions
+    assert len(without_it.addresses) == len(all_of_them.addresses)
+    assert "" in without_it.addresses
+
+
 def test_an_attempt_that_is_forced_is_not_given_up_for_a_gate() -> None:
     lab = held(None, "Abort")
     lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateInconclusive"))

@@ -130,7 +130,9 @@ class ResourceView(Intent):
         if self.state not in (State.CAUGHT_UP, State.BAKING) or skipped:
             return ()
         asked = self.active if self.state is State.BAKING else self.next
-        addresses = tuple(sorted(pod.address or "" for pod in self.running_pods(asked)))
+        running = {pod.name: pod.address or "" for pod in self.running_pods(asked)}
+        missing = dict.fromkeys((*self.expected_pods(asked), *self.expected_followers(asked)), "")
+        addresses = tuple(sorted((missing | running).values()))  # one that is missing says nothing: inconclusive
         about = {"namespace": self.resource.namespace, "name": self.resource.name, "generation": str(asked)}
         now = [gate for gate in self.spec.rollout.gates if gate.phase is None or gate.phase.value == self.state.value]
         return tuple(question(gate, addresses, about) for gate in now)
