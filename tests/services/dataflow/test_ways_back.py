@@ -311,7 +311,7 @@ class World:
                     for row, _, diff in (each for each in updates if each[1] == tick):
                         held[row] += diff
                     wanted = contents(entry.rank.writer, ticks[tick - 1].next[DATA])
-                    holds(+held == wanted, "exact", f"tick {tick}: {+held}, not {wanted}")
+                    holds(held == wanted, "exact", f"tick {tick}: {held}, not {wanted}")
         holds(writers == self.targets, "who was told to writes", f"{writers}, not {self.targets}")
 
 
