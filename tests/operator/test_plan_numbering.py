@@ -75,6 +75,7 @@ def _claimed(annotation: str = "0", status: Status | None = None, **observed: An
         ({"annotation": "nonsense"}, 1),
         ({"children": (_child("PersistentVolumeClaim", "old", 4),)}, 5),
         ({"children": (_child("ControllerRevision", "old", 3),)}, 4),
+        ({"facts": Facts(fence=3, left=5), "children": (_child("Secret", f"{NAME}-keys", None),)}, 6),
         ({"facts": Facts(fence=8), "children": (_child("Secret", f"{NAME}-keys", None),)}, 9),
         ({"status": Status.parse({"lastGeneration": 5, "rollout": {"state": "Idle"}})}, 6),
     ],

@@ -94,6 +94,7 @@ class ResourceSnapshot:
             self.next,
             parse_number(self.resource.annotations.get(LAST_GENERATION_ANNOTATION)),
             self.facts.fence,
+            self.facts.left,
         ]
         numbers += [child.generation for child in self.observed.children]
         for pod in self.observed.pods:
