@@ -17,6 +17,7 @@ class Way:
         self._served: set[asyncio.Task[None]] = set()
         self._silent: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
+        self._stopped = False
         self.connections = 0
         self.left = 0
         """How many of them were ended by who had made them."""
@@ -32,7 +33,9 @@ class Way:
     async def stop(self) -> None:
         if self._server is not None:
             self._server.close()
-        self.cut()
+        self._stopped = True
+        for served in self._served:
+            served.cancel()
         await asyncio.gather(*self._served, return_exceptions=True)
 
     def cut(self) -> None:
@@ -43,25 +46,29 @@ class Way:
         self._silent |= self._writers
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopped:  # it was accepted just before the server was closed
+            writer.transport.abort()
+            return
         self.connections += 1
         served = asyncio.create_task(self._serve(reader, writer))
         self._served.add(served)
         served.add_done_callback(self._served.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back: asyncio.StreamWriter | None = None
         try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._writers |= {writer, back}
-        try:
+            with suppress(OSError):
+                there, back = await asyncio.open_connection("127.0.0.1", self._target)
+            if back is None:
+                return
+            self._writers |= {writer, back}
             await asyncio.gather(self._forward_from(reader, back), self._forward(there, writer))
         finally:
-            self._writers -= {writer, back}
-            self._silent -= {writer, back}
-            writer.transport.abort()
-            back.transport.abort()
+            for each in (writer, back):
+                if each is not None:
+                    self._writers.discard(each)
+                    self._silent.discard(each)
+                    each.transport.abort()
 
     async def _forward_from(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._forward(reader, writer)
