@@ -124,6 +124,23 @@ async def test_the_whole_history_is_read_after_the_storage_nodes_have_dropped_it
         assert [piece.first for piece in found[1:]] == [piece.last + 1 for piece in found[:-1]]
 
 
+async def test_a_piece_ends_after_so_many_transactions_too_however_small_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "PIECE_RECORDS", 10)
+    monkeypatch.setattr(archiving, "READ_RECORDS", 5)
+    store = Store(tmp_path / "archive")
+    store.away = True
+    async with running_log(tmp_path, policy=Policy(archives=True), archive=store) as log:
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            await fill(client, [b""] * 40)
+            store.away = False
+            await eventually(lambda: archived(log).end == 40, ANSWER_S)
+    found = [piece for path in store.pieces() if (piece := Piece.named(path.name))]
+    assert [(piece.first, piece.last) for piece in found] == [(0, 9), (10, 19), (20, 29), (30, 39)]
+
+
 async def test_while_the_store_is_away_appends_go_on_and_nothing_is_dropped_that_is_not_archived(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,6 +132,27 @@ async def test_only_servers_of_ours_let_a_node_grow(tmp_path: Path, version: int
         link.send(s.Open(s.OPEN_HEAD, KEY, 1 << 20))
         assert isinstance(await link.answers.get(), s.Failure)
         link.hang_up("done")
+
+
+def test_what_a_full_disk_left_undone_of_growth_is_made_up_without_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = Directory(MemoryDisk().folder(), KEY, 2)
+    directory.assign(range(2))
+    assign = directory.assign
+
+    def full(numbers: Iterable[int]) -> None:
+        assign(number for number in numbers if number < 3)
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(directory, "assign", full)
+        with pytest.raises(OSError, match="no space"):
+            directory.grow(5)
+    assert directory.grown < 5, "the next who opens it is told that all are there"
+    while not directory.grow(5):
+        pass
+    assert directory.grown == 5
+    assert [files.number for files in directory.assigned()] == [0, 1, 2, 3, 4]
+    directory.close()
 
 
 def test_a_power_cut_while_a_node_grows_leaves_a_whole_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ class StorageServer:
 
     async def grow(self, partitions: int) -> None:
         """Make partitions that the cluster has by now. Raises ``OSError``."""
-        while self.directory.partitions < partitions:
+        while self.directory.grown < partitions:
             if (error := await self._on_disk(partial(self._grow, partitions))) is not None:
                 raise error
 
@@ -304,7 +304,7 @@ class _Connection(Stream):
             count = self._server.directory.partitions
             text = f"this storage belongs to cluster {self._server.key} with {count} partitions"
             self.send(s.Failure(message.head, text))
-        elif message.partitions > self._server.directory.partitions:
+        elif message.partitions > self._server.directory.grown:
             self._growing = asyncio.create_task(self._grow(message), name="waltz storage growth")
         else:
             self._is_open = True

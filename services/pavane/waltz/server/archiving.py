@@ -17,6 +17,7 @@ from pavane.waltz.storage.piece import cut
 from pavane.waltz.wire.storage import Record
 
 PIECE_BYTES = 8 * 1024 * 1024  # of data, after which a piece is cut
+PIECE_RECORDS = 50_000  # of a piece, about: with little data each takes 0.8 KB while it is cut
 PIECES_MAX = 2  # that are cut and written at a time: each is in memory, twice
 LISTINGS_MAX = 8  # of partitions at a time: whoever takes over has many, and a slow one holds up no other
 DELAY_S = 300.0  # after which a smaller one is cut
@@ -180,7 +181,7 @@ class Archiver:
         """Write what is next, and return whether it was as much as a piece may have."""
         records: list[Record] = []
         size, hwm = 0, -1 if partition.hwm is None else partition.hwm
-        while held.end + len(records) <= hwm and size < self._piece_bytes:
+        while held.end + len(records) <= hwm and not self._full(records, size):
             found = await self._records(partition, held.end + len(records), hwm)
             if not found:
                 return False  # with the next look
@@ -191,10 +192,13 @@ class Archiver:
         held.add(piece)
         self._call(partition.archive_known)  # the start may have passed it while it was written
         held.counted_bytes += sum(len(record.data) for record in records if record.txid > held.counted_after)
-        full = size >= self._piece_bytes
+        full = self._full(records, size)
         if not full:
             held.waits_since = None
         return full
+
+    def _full(self, records: Sequence[Record], size: int) -> bool:
+        return size >= self._piece_bytes or len(records) >= PIECE_RECORDS
 
     async def _records(self, partition: Partition, txid: int, hwm: int) -> Sequence[Record] | None:
         done: asyncio.Future[Sequence[Record] | None] = self._loop.create_future()

@@ -57,6 +57,7 @@ class Directory:
         self._marks_count = marks
         self.partitions = partitions
         """How many there are; those of an existing folder, as long as nobody lets it grow."""
+        self._begun: int | None = None  # the first of those that growth has made and not assigned yet
         self.found_damaged = 0
         """How often a copy was found damaged."""
         self._control = self._open_control()
@@ -76,10 +77,16 @@ class Directory:
 
         What a crash leaves begins empty: nothing was acknowledged in it. Raises ``OSError``.
         """
-        first = self.partitions
-        self._lengthen(min(partitions, first + GROW_MAX))
+        first = self._begun = self.grown
+        self._lengthen(min(partitions, max(self.partitions, first + GROW_MAX)))
         self.assign(range(first, self.partitions))
+        self._begun = None
         return self.partitions >= partitions
+
+    @property
+    def grown(self) -> int:
+        """How many there are; where growth failed, those before the first that it did not finish."""
+        return self.partitions if self._begun is None else self._begun
 
     def _lengthen(self, partitions: int) -> None:
         """Add entries to both files; the number in a file's header comes last, so it has as many that are whole."""
