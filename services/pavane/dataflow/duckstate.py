@@ -172,6 +172,7 @@ class DuckState:
 
     def _connect(self, database: str, settings: Mapping[str, str | bool | int]) -> None:
         self._connection = duckdb.connect(database, config=dict(settings))
+        self._connection.execute("SET GLOBAL timezone = 'UTC'")  # all times are, wherever the process runs
         self._flows = {
             view.name: DuckFlow(
                 self._connection.cursor(),

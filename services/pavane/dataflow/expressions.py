@@ -22,6 +22,7 @@ from pavane.dataflow.ports import SqlError
 NULL = "NULL"
 """Type of the literal, which every column takes."""
 DECIMAL_DIGITS = 38
+SUBSTRING_MAX = 2**31 - 1  # what both engines take as a place or length
 NUMERIC_TYPES = ("BIGINT", "DOUBLE", "DECIMAL")
 NARROW = ("TINYINT", "SMALLINT", "INT")
 """Integers that widen to BIGINT."""
@@ -157,8 +158,10 @@ class Binder:
         self._places = scope.places
         self._special = special
 
-    def bind(self, node: exp.Expr) -> Bound:
+    def bind(self, node: exp.Expr | None) -> Bound:
         """Return the expression over the stage's columns. Raises `SqlError`."""
+        if node is None:  # what the parser made of a call without its argument
+            self._places.refuse(None, "an argument is missing")
         special = self._special(node)
         if special is not None:
             return special
@@ -399,7 +402,9 @@ class Binder:
     def _substring(self, node: exp.Substring) -> Bound:
         numbers = [node.args.get("start"), node.args.get("length")]
         if not all(
-            each is None or (isinstance(each, exp.Literal) and each.is_int and int(each.name) > 0) for each in numbers
+            (each is None and place > 0)
+            or (isinstance(each, exp.Literal) and each.is_int and 0 < int(each.name) <= SUBSTRING_MAX)
+            for place, each in enumerate(numbers)
         ):
             self._places.refuse(node, "SUBSTRING takes a literal start and length, both from 1")
         made: dict[str, Any] = {"this": self._strings(node.this)[0]}

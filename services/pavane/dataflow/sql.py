@@ -37,7 +37,11 @@ def parse(text: str) -> Script:
     """Read a script of `CREATE TABLE … USING waltz` and `CREATE MATERIALIZED VIEW`. Raises `SqlError`."""
     if len(text.encode()) > SCRIPT_BYTES_MAX:
         raise SqlError(1, 1, f"the script is longer than {SCRIPT_BYTES_MAX} bytes", "Make several.")
-    return checked(text, _statements(text))
+    try:
+        return checked(text, _statements(text))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        # What the check did not foresee is the script's fault all the same, and ends nothing of others.
+        raise SqlError(1, 1, f"it cannot be planned ({type(error).__name__}: {error})", "Please report it.") from error
 
 
 def checked(text: str, statements: Iterable[tuple[int, exp.Expr]]) -> Script:

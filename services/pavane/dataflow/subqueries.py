@@ -67,7 +67,7 @@ def is_aggregate(query: exp.Expr) -> bool:
 def gives_one(query: exp.Expr) -> bool:
     """Whether it never gives more than one row."""
     limit = query.args.get("limit")
-    return is_aggregate(query) or (limit is not None and limit.expression.name in ("0", "1"))
+    return is_aggregate(query) or (isinstance(limit, exp.Limit) and limit.expression.name in ("0", "1"))
 
 
 def adds(node: exp.Expr) -> bool:
@@ -119,6 +119,9 @@ def taken(query: exp.Expr, value: exp.Expr | None, columns: Columns, places: Pla
                 column.replace(exp.column(f"i{number}", table="r"))
                 number += 1
         found.others.append(held)
+    if value is not None and (found.outer or found.others) and value.find(exp.Window) is not None:
+        instead = "Put it into an inner SELECT in FROM."
+        places.refuse(value, "a window function beside columns of the outer SELECT", instead)
     made.set("where", exp.Where(this=exp.and_(*rest, copy=False)) if rest else None)
     made.set("distinct", None)
     made.set("expressions", [*shown, exp.alias_(exp.Literal.number(1), ONE)])

@@ -59,6 +59,9 @@ class Beyond:
 
     def window(self, node: exp.Window, bind: Bind) -> Bound:
         """Return the column of a window function over rows that `bind` knows."""
+        for each in node.find_all(exp.Window):
+            if each is not node:
+                self._places.refuse(each, "a window function stands within another one", "Make an inner SELECT of it.")
         partition = [bind(each) for each in node.args.get("partition_by") or ()]
         order = node.args.get("order")
         terms = [

@@ -1,6 +1,9 @@
 """Views are exact at every tick, whatever is inserted, changed and deleted."""
 
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -163,6 +166,21 @@ def shown(expression: str, columns: str, *rows: tuple[object, ...]) -> list[obje
     numbered = [((number, *row), 1, 1) for number, row in enumerate(rows)]
     found = contents(f"SELECT number, {expression} AS x FROM t", f"number BIGINT, {columns}", numbered)
     return [x for _, x in sorted(found, key=lambda row: str(row[0]).zfill(9))]
+
+
+def test_a_time_is_in_utc_wherever_the_process_runs() -> None:
+    program = """
+from datetime import UTC, datetime
+from tests.services.dataflow.test_flow import shown
+rows = [(datetime(2026, 3, day, 2, 30, tzinfo=UTC),) for day in (8, 9)]
+print(shown("CAST(CAST(ts AS DATE) AS STRING)", "ts TIMESTAMP", *rows))
+print(shown("ts", "ts TIMESTAMP", *rows) == [*map(max, rows)])
+"""
+    for zone in ("UTC", "America/New_York", "Europe/Berlin"):
+        told = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "TZ": zone}, capture_output=True, text=True, check=True
+        )
+        assert told.stdout.split("\n") == ["['2026-03-08', '2026-03-09']", "True", ""], zone
 
 
 def test_not_like_is_the_opposite_of_like() -> None:

@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import pytest
 
+from pavane.dataflow import sql
 from pavane.dataflow.evaluating import QueryError
 from pavane.dataflow.explaining import explained
 from pavane.dataflow.plain import PlainEngine
@@ -213,6 +214,22 @@ def test_equal_queries_have_equal_plans() -> None:
         ("SELECT id AS `` FROM orders", 8, "has no name. Write AS NAME behind it"),
         ("SELECT s.`` AS x FROM (SELECT id AS `` FROM orders) s", None, "has no name. Write AS NAME behind it"),
         (r"SELECT id, '\ud800' AS x FROM orders", None, r"\ud800 is no letter"),
+        ("SELECT id, sum(rank() OVER (ORDER BY id)) OVER () AS s FROM orders", None, "stands within another one"),
+        ("SELECT count() AS n FROM orders", None, "an argument is missing"),
+        ("SELECT id, count() OVER () AS n FROM orders", None, "an argument is missing"),
+        ("SELECT id, year() AS y FROM orders", None, "an argument is missing"),
+        (
+            "SELECT id, (SELECT id FROM names FETCH FIRST 1 ROWS ONLY) AS m FROM orders",
+            None,
+            "may give more than one row",
+        ),
+        (
+            "SELECT id FROM orders o WHERE id IN (SELECT rank() OVER (ORDER BY n.id) FROM names n WHERE n.id = o.id)",
+            None,
+            "a window function beside columns of the outer SELECT. Put it into an inner SELECT in FROM",
+        ),
+        ("SELECT substring(customer) AS s FROM orders", None, "a literal start and length, both from 1"),
+        ("SELECT substring(customer, 2147483648) AS s FROM orders", None, "a literal start and length, both from 1"),
     ],
 )
 def test_what_is_refused(select: str, column: int | None, words: str) -> None:
@@ -332,3 +349,12 @@ def test_a_script_is_explained() -> None:
     assert f"  #4: join of #1 and #3 by 1 key: keeps the rows of both (rule 3); {groups}" in found
     assert "  #5: windows over #4 by 1 key: keeps its rows, looks at whole partitions (rule 3)" in found
     assert found[-1] == "v: rows of #5, one by one: keeps nothing (rule 1)"
+
+
+def test_what_the_check_did_not_foresee_is_refused_as_the_scripts_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unforeseen(*_: object) -> None:
+        raise KeyError("made 0")
+
+    monkeypatch.setattr(sql, "check_nodes", unforeseen)
+    with pytest.raises(SqlError, match=r"it cannot be planned \(KeyError: 'made 0'\)\. Please report it"):
+        parse(f"{TABLES}CREATE MATERIALIZED VIEW v AS SELECT id FROM orders")
