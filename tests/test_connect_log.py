@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 import pavane
 from pavane.application import LogConnection
 from pavane.application.finding import LOG_VARIABLE
+from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Closed
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
@@ -150,7 +151,8 @@ async def outside(
     (tmp_path / "laptop").mkdir()
     found = request.param(api, log, tmp_path / "laptop")
     found.serve(1)
-    await waltz_cluster(api, log, [f"{SERVICE}:{log.servers[0].port}"])
+    await waltz_cluster(api, [f"{SERVICE}:{log.servers[0].port}"])
+    monkeypatch.delenv(HOSTS_FILE_VARIABLE)  # of the control plane, which is in this process
     monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig))
     monkeypatch.setenv("PATH", f"{tmp_path / 'laptop'}:{os.environ['PATH']}")
     return found

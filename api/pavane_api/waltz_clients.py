@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pavane.runtime import names
 from pavane.waltz import errors
 from pavane.waltz.client import Waltz, trusting
+from pavane.waltz.client.link import Address, Route, parse_address
 from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_api.lending import Pool
 from pavane_api.problems import Problem, Unavailable, problem_type
@@ -48,12 +49,14 @@ class WaltzClients:
             # Of another uid it is a resource that was deleted and made again: another log.
             made_of = (document["metadata"]["uid"], data["servers"], data.get("ca.crt", ""), *pair)
             tls = trusting(made_of[2], *pair) if made_of[2] else None
-            log = Waltz(made_of[1].split(), tls=tls, patience=PATIENCE_S)
+            # Without TLS nothing else keeps a server of another namespace from answering for this one.
+            route = None if tls else _route_in(namespace)
+            log = Waltz(made_of[1].split(), tls=tls, patience=PATIENCE_S, route=route)
         except (KeyError, ValueError, ssl.SSLError) as error:
             raise Unavailable(f"Secret {name}-client is damaged: {error}. {_waits(name)}") from error
 
-        if tls is None:  # else another log has no certificate of this one's authority
-            await self._refuse_others(made_of[1].split())
+        if route is not None:
+            await _refuse_others(made_of[1].split(), route)
 
         async def make() -> Waltz:
             return log
@@ -64,15 +67,6 @@ class WaltzClients:
         except errors.WaltzError as error:
             raise problem_of(error, name) from error
 
-    async def _refuse_others(self, servers: Sequence[str]) -> None:
-        """Raise ``Unavailable`` where a server's name leads to what may be another namespace's."""
-        for each in servers:
-            with contextlib.suppress(socket.gaierror):  # the client waits for names that nobody knows yet
-                try:
-                    await names.look_up(names.resolve_service, each.rpartition(":")[0])
-                except names.AnotherName as error:
-                    raise Unavailable(f"{error.strerror}.") from error
-
     async def _data(self, namespace: str, name: str) -> dict[str, str]:
         data = (await self._kube.get(SECRETS, name, namespace)).get("data") or {}
         return {key: base64.b64decode(value).decode() for key, value in data.items()}
@@ -80,6 +74,32 @@ class WaltzClients:
     async def close(self) -> None:
         """Close all clients."""
         await self._pool.close()
+
+
+def _route_in(namespace: str) -> Route:
+    """Return what finds servers by names of ``namespace`` alone, also those that a server names in its view."""
+    suffix = f".{namespace}.svc"
+
+    async def route(address: Address) -> Address:
+        host, port = address
+        if not host.endswith(suffix):
+            raise names.AnotherName(
+                socket.EAI_NONAME,
+                f"{host} is no name in namespace {namespace}: a log without TLS is not looked for there",
+            )
+        return (await names.look_up(names.resolve_service, host))[0], port
+
+    return route
+
+
+async def _refuse_others(servers: Sequence[str], route: Route) -> None:
+    """Raise ``Unavailable`` at once where a server's name leads to what may be another namespace's."""
+    for each in servers:
+        with contextlib.suppress(socket.gaierror):  # the client waits for names that nobody knows yet
+            try:
+                await route(parse_address(each))
+            except names.AnotherName as error:
+                raise Unavailable(f"{error.strerror}.") from error
 
 
 def problem_of(error: errors.WaltzError, name: str) -> Problem:

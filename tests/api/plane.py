@@ -1,6 +1,7 @@
 """A control plane over an embedded cluster, in this process, with real TLS between the two."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -8,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 import yaml
 from fastapi import FastAPI
 
 from pavane.raft.config import Config
 from pavane.raft.server import RaftServer
 from pavane.runtime.http import HttpServer, listen
+from pavane.runtime.names import HOSTS_FILE_VARIABLE, install
 from pavane_api.app import create_app
 from pavane_api.kinds import RAFT_CLUSTERS
 from pavane_api.settings import ApiSettings
@@ -26,6 +29,7 @@ from tests.services.ports import free_ports
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 IDENT = "of the test"
 ANSWER_S = 50.0  # a loaded machine takes its time
+LEDGER = "ledger.default.svc"  # where tests have the servers of a log
 BASE = "/api/v1/namespaces/default/raftclusters"
 
 
@@ -63,6 +67,19 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def plane(folder: Path, **settings: Any) -> AsyncIterator[Plane]:
+    with pytest.MonkeyPatch.context() as patch:
+        # As in a pod of the local cluster: names of Services are known there alone.
+        hosts = folder / "hosts"
+        hosts.write_text(f"127.0.0.1 {LEDGER}\n")
+        patch.setenv(HOSTS_FILE_VARIABLE, str(hosts))
+        patch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
+        install()
+        async with _plane(folder, **settings) as api:
+            yield api
+
+
+@asynccontextmanager
+async def _plane(folder: Path, **settings: Any) -> AsyncIterator[Plane]:
     async with local_cluster(LocalSettings(folder=folder / "cluster", platform_pods=False)) as local:
         target = Target(local.kubeconfig)
         app = create_app(ApiSettings(data=folder / "api", **settings), lambda: KubeClient.connect(target))

@@ -11,7 +11,7 @@ from pavane.waltz.core.retention import Keeping
 from pavane.waltz.wire.blobs import Consumer, PartitionMetadata
 from pavane_operator.kube import Identity, KubeClient, Resource
 from tests.api.browser import clean, opened
-from tests.api.plane import plane
+from tests.api.plane import LEDGER, plane
 from tests.api.waltz import waltz_cluster
 from tests.requires import requires
 from tests.services.waltz.scripted import running
@@ -41,8 +41,8 @@ async def test_consumers_of_a_log_are_shown_and_who_may_removes_one(
         return await ask(self, caller, verb, resource, **where)
 
     monkeypatch.setattr(KubeClient, "access_review", review)
-    async with running() as cluster, plane(tmp_path) as here, Waltz(cluster.addresses) as log:
-        await waltz_cluster(here, cluster)
+    async with running(host=LEDGER) as cluster, plane(tmp_path) as here, Waltz(cluster.addresses) as log:
+        await waltz_cluster(here, cluster.addresses)
         cluster.logs[0].keeping = held_for_two_hours()
         for data in (b"a", b"b", b"c"):
             await log.append(0, data)

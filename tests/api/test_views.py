@@ -1,7 +1,6 @@
 """Views of a ComputeCluster by HTTP, over a real log: section "Over HTTP" of docs/compute.md, and what it omits."""
 
 import asyncio
-import base64
 import json
 import os
 import re
@@ -21,13 +20,12 @@ from pavane.dataflow.keeping import Clocks, Keeper, Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.querying import Query
 from pavane.dataflow.sql import parse
-from pavane.runtime.names import HOSTS_FILE_VARIABLE
 from pavane.waltz.client import Waltz
-from pavane_api.kinds import COMPUTE_CLUSTERS, WALTZ_CLUSTERS
+from pavane_api.kinds import COMPUTE_CLUSTERS
 from pavane_api.views import kept, service
 from pavane_api.waltz_clients import WaltzClients
-from pavane_operator.kube.resources import SECRETS
-from tests.api.plane import Plane, plane
+from tests.api.plane import LEDGER, Plane, plane
+from tests.api.waltz import waltz_cluster
 from tests.services.waltz.running import running_log
 
 PAGE = Path(__file__).parents[2] / "docs" / "compute.md"
@@ -81,20 +79,12 @@ class Board:
 
 
 @pytest.fixture
-async def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Board]:
-    (tmp_path / "hosts").touch()
-    monkeypatch.setenv(HOSTS_FILE_VARIABLE, str(tmp_path / "hosts"))  # the names of Services are known there alone
-    async with running_log(tmp_path / "log", partitions=4) as running, plane(tmp_path) as api:
+async def board(tmp_path: Path) -> AsyncIterator[Board]:
+    async with running_log(tmp_path / "log", partitions=4, host=LEDGER) as running, plane(tmp_path) as api:
         await running.settled()
-        server = f"127.0.0.1:{running.servers[0].port}"
-        spec: dict[str, Any] = {"metadata": {"raftClusterRef": {"name": "meta"}}, "tls": {"mode": "Disabled"}}
-        await api.kube.create(WALTZ_CLUSTERS, {"metadata": {"name": "ledger"}, "spec": spec}, "default")
-        secret = {
-            "metadata": {"name": "ledger-client"},
-            "data": {"servers": base64.b64encode(server.encode()).decode()},
-        }
-        await api.kube.create(SECRETS, secret, "default")
-        spec = {"waltzClusterRef": {"name": "ledger"}, "partitions": {"ticks": TICKS, "views": VIEWS}}
+        server = f"{LEDGER}:{running.servers[0].port}"
+        await waltz_cluster(api, [server])
+        spec: dict[str, Any] = {"waltzClusterRef": {"name": "ledger"}, "partitions": {"ticks": TICKS, "views": VIEWS}}
         body = {"metadata": {"name": "main"}, "spec": {**spec, "scripts": {"revenue": SCRIPT}}}
         await api.kube.create(COMPUTE_CLUSTERS, body, "default")
         async with Waltz([server]) as log:

@@ -16,7 +16,7 @@ from pavane_api.kinds import COORDINATORS
 from pavane_api.waltzlog.endpoints import BODY_BYTES_MAX
 from pavane_operator.kube.resources import SECRETS
 from pavane_operator.tls.certificates import Pair
-from tests.api.plane import Plane, plane
+from tests.api.plane import LEDGER, Plane, plane
 from tests.api.waltz import waltz_cluster
 from tests.services.stage.certificates import authority, certificate, publish
 from tests.services.waltz.scripted import Cluster, running
@@ -26,7 +26,7 @@ BASE = "/api/v1/namespaces/default/waltzclusters/ledger/partitions"
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
-    async with running() as cluster:
+    async with running(host=LEDGER) as cluster:
         yield cluster
 
 
@@ -34,7 +34,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 async def api(tmp_path: Path, cluster: Cluster) -> AsyncIterator[Plane]:
     """A control plane with WaltzCluster ``ledger``, whose servers are the scripted ones."""
     async with plane(tmp_path) as api:
-        await waltz_cluster(api, cluster)
+        await waltz_cluster(api, cluster.addresses)
         yield api
 
 
@@ -203,8 +203,8 @@ async def test_a_log_that_asks_for_certificates_is_shown_its_pods_own(tmp_path: 
         files = {"ca.crt": pods.certificate, "tls.crt": pair.certificate, "tls.key": pair.key}
         return {name: base64.b64encode(data).decode() for name, data in files.items()}
 
-    async with running(tls=port) as cluster, plane(tmp_path) as api:
-        await waltz_cluster(api, cluster)
+    async with running(tls=port, host=LEDGER) as cluster, plane(tmp_path) as api:
+        await waltz_cluster(api, cluster.addresses)
         client = await api.kube.get(SECRETS, "ledger-client", "default")
         client["data"] |= held(certificate(clients, "client"))
         await api.kube.replace(SECRETS, client, "default")

@@ -16,11 +16,10 @@ from pavane.waltz.core.retention import Policy
 from pavane.waltz.server import archiving
 from pavane_api.kinds import WALTZ_CLUSTERS
 from pavane_cli.main import app
-from tests.api.plane import Plane, plane
+from tests.api.plane import LEDGER, Plane, plane
 from tests.api.waltz import waltz_cluster
 from tests.services.eventually import eventually
 from tests.services.waltz.running import ANSWER_S, Log, running_log
-from tests.services.waltz.scripted import Cluster
 
 PAGE = (Path(__file__).parents[2] / "docs" / "waltz-years.md").read_text("utf-8")
 
@@ -44,11 +43,11 @@ async def typed(script: str, **variables: str) -> str:
 
 
 def address(log: Log) -> str:
-    return f"127.0.0.1:{log.servers[0].port}"
+    return f"{log.host}:{log.servers[0].port}"
 
 
 async def day_by_day(api: Plane, log: Log) -> None:
-    await waltz_cluster(api, Cluster(2, 1), [address(log)])
+    await waltz_cluster(api, [address(log)])
     reached = {"PAVANE_API_URL": str(api.http.base_url).rstrip("/"), "PAVANE_API_TOKEN": api.token}
     async with Waltz([address(log)]) as client:
         for partition in (0, 1):
@@ -74,7 +73,7 @@ async def test_what_the_page_types_does_what_it_says(tmp_path: Path, monkeypatch
         example["metadata"]["name"] = "example"
         made = await api.kube.create(WALTZ_CLUSTERS, example, "default")
         assert made["spec"]["archive"]["whileAway"] == "Keep"
-        async with running_log(tmp_path / "former", partitions=2, policy=policy, archive=opened) as log:
+        async with running_log(tmp_path / "former", partitions=2, policy=policy, archive=opened, host=LEDGER) as log:
             await log.settled()
             await day_by_day(api, log)
     (verify,), (restore,) = blocks("sh damage"), blocks("sh restore")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from pavane.waltz.client import Waltz
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
-from tests.api.plane import Plane, plane
+from tests.api.plane import LEDGER, Plane, plane
 from tests.api.waltz import waltz_cluster
 from tests.services.waltz.scripted import Cluster, running
 
@@ -35,8 +35,8 @@ async def by_name(api: Plane, url: str, *arguments: str) -> str:
 
 
 async def test_transactions_by_the_name_of_the_cluster(tmp_path: Path) -> None:
-    async with running() as cluster, plane(tmp_path) as api:
-        await waltz_cluster(api, cluster)
+    async with running(host=LEDGER) as cluster, plane(tmp_path) as api:
+        await waltz_cluster(api, cluster.addresses)
         url = str(api.http.base_url)
         assert await by_name(api, url, "append", "ledger", "opened", "--write", "account/7", "--header", "5") == "0\n"
         assert await by_name(api, url, "append", "ledger", "more") == "1\n"
@@ -88,8 +88,8 @@ async def test_transactions_from_the_shell() -> None:
 
 
 async def test_consumers_are_shown_waited_for_and_forgotten(tmp_path: Path) -> None:
-    async with running() as cluster, plane(tmp_path) as api:
-        await waltz_cluster(api, cluster)
+    async with running(host=LEDGER) as cluster, plane(tmp_path) as api:
+        await waltz_cluster(api, cluster.addresses)
         url = str(api.http.base_url)
         for data in ("opened", "paid", "closed"):
             await waltz(cluster, "append", data)

@@ -97,7 +97,7 @@ def resolve_among(addresses: Mapping[str, Sequence[str]], host: str) -> list[str
 
 
 class AnotherName(socket.gaierror):
-    """The name of a Service stands for another name."""
+    """A name is none of the Service that was meant, or stands for another name."""
 
 
 def resolve_service(host: str) -> list[str]:

@@ -116,7 +116,9 @@ class Log:
         rights: Rights | None = None,
         archive: Callable[[], Archive] | None = None,
         quotas: Sequence[Quota] = (),
+        host: str = "127.0.0.1",
     ) -> None:
+        self.host = host  # by which clients know the servers
         self.archive = archive
         self.scrub_pause_s = scrub_pause_s
         self.certificates = certificates
@@ -155,7 +157,7 @@ class Log:
         server = WaltzServer(
             self.config,
             self.metadata,
-            advertise="127.0.0.1:0",
+            advertise=f"{self.host}:0",
             generation=generation,
             client_tls=self.clients.mutual_port if self.clients else tls.open_port if tls is not None else None,
             storage_tls=tls.dialling if tls is not None else None,
@@ -215,9 +217,10 @@ async def running_log(
     rights: Rights | None = None,
     archive: Callable[[], Archive] | None = None,
     quotas: Sequence[Quota] = (),
+    host: str = "127.0.0.1",
 ) -> AsyncIterator[Log]:
     """Run a log until the test is over."""
-    served = clients, rights, archive, quotas
+    served = clients, rights, archive, quotas, host
     log = Log(folder, partitions, nodes, certificates, metadata, root, policy, scrub_pause_s, *served)
     await make_tree(log.metadata, log.config)
     try:

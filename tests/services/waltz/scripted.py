@@ -43,10 +43,10 @@ class Log:
 class Cluster:
     """Servers that share partitions. ``on_append(server, append)`` may take an append over: then it returns True."""
 
-    def __init__(self, partitions: int = 2, servers: int = 2) -> None:
+    def __init__(self, partitions: int = 2, servers: int = 2, host: str = "127.0.0.1") -> None:
         self.logs = [Log(owner=p % servers) for p in range(partitions)]
         self.servers = [Server(self, number) for number in range(servers)]
-        self.hosts = ["127.0.0.1"] * servers  # as the view names them
+        self.hosts = [host] * servers  # as the view names them
         self.clients = 0
         self.version = 1
         self.on_append: Callable[[Server, m.AppendIdempotent], bool] = lambda server, append: False
@@ -54,7 +54,7 @@ class Cluster:
 
     @property
     def addresses(self) -> list[str]:
-        return [f"127.0.0.1:{server.port}" for server in self.servers]
+        return [f"{host}:{server.port}" for host, server in zip(self.hosts, self.servers, strict=True)]
 
     def move(self, partition: int, owner: int) -> None:
         self.logs[partition].owner = owner
@@ -248,8 +248,10 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def running(partitions: int = 2, servers: int = 2, tls: ssl.SSLContext | None = None) -> AsyncIterator[Cluster]:
-    cluster = Cluster(partitions, servers)
+async def running(
+    partitions: int = 2, servers: int = 2, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[Cluster]:
+    cluster = Cluster(partitions, servers, host)
     for server in cluster.servers:
         await server.start(tls)
     try:
