@@ -55,7 +55,7 @@ from pavane.raft.storage.offers import NEW, REFUSED, Offers
 from pavane.raft.storage.snapshots import BAD_SUFFIX
 from pavane.raft.tracing import Tracing
 from pavane.raft.wire.decoder import decode_request
-from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_type
+from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_type, is_configuration
 from pavane.raft.wire.frames import Frames
 from pavane.raft.wire.pv import PvKv, PvReply
 from pavane.raft.wire.pv_update import PvUpdate, PvUpdateReply, UpdateResult
@@ -406,6 +406,8 @@ class Adapter:
 
     def _event(self, event: Event) -> None:
         match event:
+            case UpdateDone():
+                pass  # there are thousands a second, which need not be asked for all that follows
             case Disconnect(to):
                 if self._sockets is not None:
                     self._sockets.disconnect(to)
@@ -484,11 +486,11 @@ class Adapter:
     def _apply(self, apply: Apply) -> None:
         started_ns = self._tracing.now_ns()
         try:
+            state = EntryType.STATE
             for index, entry in enumerate(apply.entries, apply.first):
-                kind = entry_type(entry)
-                if kind == EntryType.STATE:
+                if entry_type(entry) == state:
                     self._machine.apply(index, entry_reqid(entry), entry_data(entry))
-                elif kind == EntryType.CONFIG:
+                elif is_configuration(entry):
                     self._machine.configuration(index, Configuration.decode(entry_data(entry)))
         except Exception as error:
             self._fail(Exit.FAILED, f"the state machine {self._machine.name} failed: {error!r}")

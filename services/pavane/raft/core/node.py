@@ -61,9 +61,9 @@ from pavane.raft.wire.entry import (
     entry_digest,
     entry_reqid,
     entry_term,
-    entry_type,
+    is_configuration,
 )
-from pavane.raft.wire.frames import Frame, Frames
+from pavane.raft.wire.frames import REQID_BYTES, Frame, Frames
 from pavane.wire import Stage
 
 if TYPE_CHECKING:
@@ -290,18 +290,17 @@ class Node:
             self._pending.append(_Unsynced(self._batch_ticket, 0, self.now.mono))
         self._batch_origin = origin
         self._batch += entries
-        index = self.log.last
+        first, add = self.log.last + 1, self.dedup.add
         self.log.append(entries)
         configured = False
-        for entry in entries:
-            index += 1
-            self.dedup.add(entry_reqid(entry), index, entry_digest(entry))
-            if entry_type(entry) == EntryType.CONFIG:
+        for index, entry in enumerate(entries, first):
+            add(entry[:REQID_BYTES], index, entry_digest(entry))
+            if is_configuration(entry):
                 configuration = Configuration.decode(entry_data(entry))
                 self.configurations.push(index, configuration)
                 self.event(ConfigurationChanged("effective", index, configuration))
                 configured = True
-        self._pending[-1].last = index
+        self._pending[-1].last = self.log.last
         if configured:
             self.hooks.configured()
 

@@ -11,7 +11,7 @@ from pavane.raft.state.commands import RECOVERING_FLOOR
 from pavane.raft.state.configuration import Configuration, Members
 from pavane.raft.state.quorum import has_majority
 from pavane.raft.state.roles import Role
-from pavane.raft.wire.entry import EntryType, entry_data, entry_type
+from pavane.raft.wire.entry import entry_data, is_configuration
 from pavane.raft.wire.frames import Frame
 from pavane.raft.wire.replies import RequestConfigReply, RequestLogInfoReply
 from pavane.raft.wire.requests import RequestConfig, RequestLogInfo
@@ -94,7 +94,7 @@ class Recovering:
         if self._node.role != Role.LEARNER:
             return
         for index, entry in enumerate(entries[: max(0, self._history - previous)], previous + 1):
-            past = index > self._node.log.last and entry_type(entry) == EntryType.CONFIG
+            past = index > self._node.log.last and is_configuration(entry)
             if past and Configuration.decode(entry_data(entry)).names(self._node.id):
                 self.lost()
                 return

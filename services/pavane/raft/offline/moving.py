@@ -15,7 +15,7 @@ from pavane.raft.state.dedup import DedupTable
 from pavane.raft.storage import Identity, StoreError
 from pavane.raft.storage.js_files import JsSnapshot
 from pavane.raft.storage.recovery import NOTE_COMMIT
-from pavane.raft.wire.entry import EntryType, entry_data, entry_digest, entry_reqid, entry_term, entry_type
+from pavane.raft.wire.entry import entry_data, entry_digest, entry_reqid, entry_term, is_configuration
 from pavane.raft.wire.snapshot import SnapshotHead, SnapshotMeta, join_groups
 from pavane.wire import RemoteProtocolError
 
@@ -52,7 +52,7 @@ class Checked:
                     f"entry {index} has term {term} behind one of term {self.term}: this is no log of Raft"
                 )
             self.term = term
-            if entry_type(entry) == EntryType.CONFIG:
+            if is_configuration(entry):
                 try:
                     stated = Configuration.decode(entry_data(entry))
                 except RemoteProtocolError as error:

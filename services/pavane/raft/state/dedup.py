@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from pavane.raft.wire.entry import ZERO_REQID
 from pavane.raft.wire.reqid import reqid_second
 from pavane.raft.wire.snapshot import ID_BYTES, IdGroup, decode_digests, decode_groups, encode_group
 
@@ -127,21 +126,22 @@ class DedupTable:
 
     def find(self, reqid: bytes) -> Known | None:
         """Return what is known of the entry with this id, ``None`` if the table does not hold it."""
-        ids = self._seconds.get(reqid_second(reqid))
-        return ids.get(_key(reqid)) if ids is not None else None
+        number = int.from_bytes(reqid, "big")
+        ids = self._seconds.get(number >> 64)
+        return ids.get(number & _U64) if ids is not None else None
 
     def add(self, reqid: bytes, index: int, digest: int = 0) -> None:
         """Remember an appended entry. Forgets the smallest second when the table is full, even a fresh one.
 
         ``digest`` is that of its command (``command_digest``), 0 if nobody knows.
         """
-        second = reqid_second(reqid)
-        if reqid == ZERO_REQID or second <= self.floor:
+        number = int.from_bytes(reqid, "big")
+        second, key = number >> 64, number & _U64
+        if second <= self.floor or not number:
             return
         ids = self._seconds.get(second)
         if ids is None:
             ids = self._begin(second)
-        key = _key(reqid)
         if key not in ids.recent and not (ids.keys and ids.remove(key)):
             self._count += 1
         ids.recent[key] = index << 64 | digest

@@ -65,18 +65,16 @@ class Log:
 
     def append(self, entries: Sequence[bytes]) -> None:
         """Add entries after the last one."""
-        index, term, size = self.last, self._run_terms[-1] if self._run_terms else None, 0
-        for entry in entries:
-            index += 1
-            if entry_term(entry) != term:
-                term = entry_term(entry)
+        term = self._run_terms[-1] if self._run_terms else None
+        for index, entry in enumerate(entries, self.last + 1):
+            if (own := entry_term(entry)) != term:
+                term = own
                 self._run_starts.append(index)
                 self._run_terms.append(term)
-            self._reqids += entry[:REQID_BYTES]
             self._cache[index] = entry
-            size += len(entry) + ENTRY_OVERHEAD_BYTES
-        self.last = index
-        self._cache_bytes += size
+        self._reqids += b"".join([entry[:REQID_BYTES] for entry in entries])
+        self.last += len(entries)
+        self._cache_bytes += sum(map(len, entries)) + ENTRY_OVERHEAD_BYTES * len(entries)
         while self._cache_bytes > self._cache_bytes_max and self._cached_from < self.last:
             self._cache_bytes -= len(self._cache.pop(self._cached_from)) + ENTRY_OVERHEAD_BYTES
             self._cached_from += 1
@@ -133,12 +131,8 @@ class Log:
         last = min(last, first + count_max - 1)
         if first < self._cached_from:
             return self._source.read(first, min(last, self._cached_from - 1), bytes_max)
-        entries: list[bytes] = []
-        size = 0
-        for index in range(first, last + 1):
-            entry = self._cache[index]
-            size += len(entry)
-            if entries and size > bytes_max:
-                break
-            entries.append(entry)
+        entries = [self._cache[index] for index in range(first, last + 1)]
+        size = sum(map(len, entries))
+        while size > bytes_max and len(entries) > 1:
+            size -= len(entries.pop())
         return entries

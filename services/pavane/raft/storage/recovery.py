@@ -23,12 +23,11 @@ from pavane.raft.storage.records import (
 )
 from pavane.raft.wire.entry import (
     BLOB_LENGTH_BYTES,
-    EntryType,
     entry_data,
     entry_digest,
     entry_reqid,
     entry_term,
-    entry_type,
+    is_configuration,
 )
 from pavane.raft.wire.frames import REQID_BYTES
 from pavane.wal import NewRecord, Record
@@ -128,7 +127,7 @@ class Replay:
             term = entry_term(entry)
             if not self.term_runs or self.term_runs[-1][1] != term:
                 self.term_runs.append((index, term))
-            if entry_type(entry) == EntryType.CONFIG:
+            if is_configuration(entry):
                 self.configurations.append((index, bytes(entry_data(entry))))
 
     def begin_behind(self, index: int, term: int) -> None:

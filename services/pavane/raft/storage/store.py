@@ -9,6 +9,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate, repeat
 
 from pavane.raft.config import BROADCAST
 from pavane.raft.state.commands import (
@@ -264,23 +265,19 @@ class RaftStorage:
         if first > self.last_index + 1:
             raise LocalProtocolError(f"entries from {first} on do not follow index {self.last_index}")
         self._forget(first - 1)
-        start = 0
-        while start < len(entries):
-            size = 0
-            end = start
-            while end < len(entries) and (end == start or size + len(entries[end]) <= RECORD_BYTES):
-                size += len(entries[end])
-                end += 1
-            self._append_record(first + start, entries[start:end])
-            start = end
+        start = size = 0
+        for end, length in enumerate(map(len, entries)):
+            if size + length > RECORD_BYTES and end > start:
+                self._append_record(first + start, entries[start:end])
+                start, size = end, 0
+            size += length
+        self._append_record(first + start, entries[start:])
 
     def _append_record(self, first: int, entries: Sequence[bytes]) -> None:
         position = self._log.append(RecordType.ENTRIES, [encode_entries(first, entries)])
-        offset = ENTRIES_HEADER_BYTES
-        for entry in entries:
-            self._positions.append(position)
-            self._offsets.append(offset)
-            offset += BLOB_LENGTH_BYTES + len(entry)
+        self._positions.extend(repeat(position, len(entries)))
+        steps = (BLOB_LENGTH_BYTES + len(entry) for entry in entries[:-1])
+        self._offsets.extend(accumulate(steps, initial=ENTRIES_HEADER_BYTES))
 
     def _forget(self, after: int) -> None:
         kept = max(0, after - self._first + 1)
