@@ -24,6 +24,7 @@ from pavane_local.api.auth import Tokens
 from pavane_local.platform import LocalCluster, LocalSettings, local_cluster
 from pavane_operator.kube import KubeClient, Target
 from pavane_operator.kube.resources import PODS, SECRETS, Resource
+from tests.services.eventually import eventually
 from tests.services.ports import free_ports
 
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
@@ -58,6 +59,7 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
     server = HttpServer(app, lifespan="on")
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
+        await eventually(lambda: server.started or task.done(), ANSWER_S)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         app.state.streams.stop()

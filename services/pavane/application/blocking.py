@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from pavane.application.cluster import CONNECT_S, LEASE_S, Cluster, Lock, Text, WatchEvent, connect
 from pavane.application.finding import Connection
 from pavane.raft.errors import Closed
+from pavane.runtime.blocking import run_on
 from pavane.runtime.forks import Process
-
-INTERRUPTED_S = 5.0  # for a call that Ctrl-C has interrupted to come to its end
 
 
 class _Closable(Protocol):
@@ -52,14 +51,7 @@ class Blocking(Generic[Connected]):
         if not self._process.is_this:
             work.close()
             raise self.closed("this was connected before this process was forked; connect in each process")
-        ended = threading.Event()
-        future = asyncio.run_coroutine_threadsafe(_told(work, ended), self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            if future.cancel():  # Ctrl-C: nobody waits for it any more, and a generator cannot be closed while it runs
-                ended.wait(INTERRUPTED_S)
-            raise
+        return run_on(self._loop, work)
 
     def __enter__(self) -> Self:
         return self
@@ -150,13 +142,6 @@ def connect_sync(
     return BlockingCluster(
         lambda: connect(name, namespace=namespace, urls=urls, connection=connection, timeout_s=timeout_s)
     )
-
-
-async def _told(work: Coroutine[Any, Any, Result], ended: threading.Event) -> Result:
-    try:
-        return await work
-    finally:
-        ended.set()
 
 
 async def _made(cluster: Cluster, key: Text, prefix: bool, from_revision: int) -> Any:

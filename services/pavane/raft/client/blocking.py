@@ -12,6 +12,7 @@ from pavane.raft.client.subscription import Item
 from pavane.raft.curve import CurveKeys
 from pavane.raft.errors import Closed
 from pavane.raft.wire.replies import RequestConfigReply, RequestLogInfoReply
+from pavane.runtime.blocking import run_on
 from pavane.runtime.forks import Process
 
 Result = TypeVar("Result")
@@ -73,7 +74,7 @@ class BlockingRaftClient:
         if not self._process.is_this:
             coroutine.close()
             raise Closed("the client was opened before this process was forked; open one in each process")
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+        return run_on(loop, coroutine)
 
     def update(self, data: bytes, *, reqid: bytes | None = None, timeout_s: float = 30.0) -> int:
         """Append ``data`` exactly once and return its index."""
