@@ -104,6 +104,8 @@ class Sources:
             if join.side in ("RIGHT", "FULL"):
                 instead = "Write it as an inner SELECT: FROM a, (SELECT …) b."
                 self._places.refuse(join, f"{join.side} JOIN behind a comma or CROSS JOIN", instead)
+        for join in joins if crossed else ():
+            self._source(join.this)
         while joins:
             source = self._result(joined) if joined is not None else source
             joined = self._join(*self._next(joins, source))
@@ -140,6 +142,9 @@ class Sources:
     def _is_pair(self, term: exp.Expr, scopes: Sequence[Scope]) -> bool:
         if not isinstance(term, exp.EQ) or term.find(exp.Query):
             return False
+        every = [source.scope for source in self._sources.values()]
+        if any(sum(scope.knows(column) for scope in every) > 1 for column in term.find_all(exp.Column)):
+            return False  # a table that is not joined yet has the name as well: WHERE refuses it
         of = [
             {tuple(i for i, scope in enumerate(scopes) if scope.knows(each)) for each in side.find_all(exp.Column)}
             for side in (term.this, term.expression)

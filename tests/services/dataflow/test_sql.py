@@ -131,6 +131,11 @@ def test_equal_queries_have_equal_plans() -> None:
         ("SELECT o.id FROM orders o FULL JOIN names n ON o.id < n.id", 37, "is no equality between the two tables"),
         ("SELECT o.id FROM orders o RIGHT JOIN names n ON TRUE", 38, "is no equality between the two tables"),
         ("SELECT id FROM orders o JOIN names n ON o.id = n.id", 8, "column id is ambiguous"),
+        (  # the table that is joined first does not have it
+            "SELECT m.key FROM orders o, names n, (SELECT cents AS key FROM orders) m WHERE id = m.key",
+            80,
+            "column id is ambiguous",
+        ),
         ("SELECT customer || cents AS x FROM orders", 20, "cents is BIGINT, not a STRING"),
         ("SELECT customer + 1 AS x FROM orders", 8, "customer is STRING, not a number"),
         ("SELECT id FROM orders WHERE cents", 29, "cents is BIGINT, not a condition"),
