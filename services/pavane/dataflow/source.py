@@ -138,7 +138,10 @@ class LogSource(Decoding):
 
 
 def _summed(rows: pa.Table) -> pa.Table:
-    """Add up the diffs of equal rows, and leave out what is nothing."""
+    """Add up the diffs of equal rows, and leave out what is nothing; where a sum may not fit, the engine says it."""
+    most = pc.sum(pc.abs(rows.column(DIFF).cast(pa.float64(), safe=False))).as_py() or 0
+    if most > 2.0**62:  # Arrow's sums wrap around at 2^63
+        return rows
     keys = [name for name in rows.column_names if name != DIFF]
     sums = rows.group_by(keys).aggregate([(DIFF, "sum")]).rename_columns([*keys, DIFF])
     return sums.filter(pc.not_equal(sums.column(DIFF), 0))

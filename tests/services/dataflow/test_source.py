@@ -189,6 +189,13 @@ async def test_of_one_tick_only_what_is_left_is_read(piece: int, monkeypatch: py
     assert source.bad_count == 0
 
 
+async def test_diffs_beyond_64_bits_become_no_others() -> None:
+    """Whoever adds them up says that they do not fit."""
+    log = Records(*(b'{"id": 1, "__diff": %d}' % diff for diff in (2**62, 2**62)))
+    rows = await read(LogSource(log), table(", diff 'true'"), 2)
+    assert [(row["id"], row[DIFF]) for row in rows] == [(1, 2**62), (1, 2**62)]
+
+
 async def test_a_table_with_a_key_takes_no_row_without_it_and_none_that_does_not_fit() -> None:
     log = Records(b'{"id": 1, "price": "1"}', b'{"price": "2"}', b'{"id": 2, "price": "x"}', b'{"id": 3}')
     source = LogSource(log)
