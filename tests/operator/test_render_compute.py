@@ -67,17 +67,22 @@ def test_a_pod_can_read_what_is_rendered_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "scripts", "memory_mib"),
-    [({}, 1, 128), ({"limits": {"memory": "2Gi"}}, 2, 512), ({"requests": {"memory": "64Mi"}}, 4, 32)],
+    ("resources", "scripts", "memory_mib", "disk_mib"),
+    [
+        ({}, 1, 128, None),
+        ({"limits": {"memory": "2Gi", "ephemeral-storage": "4Gi"}}, 2, 512, "1024"),
+        ({"requests": {"memory": "64Mi"}}, 4, 32, None),
+    ],
 )
-def test_the_state_of_views_is_in_the_pod_with_half_of_its_memory(
-    resources: dict[str, Any], scripts: int, memory_mib: int
+def test_the_state_of_views_is_in_the_pod_with_half_of_its_memory_and_disk(
+    resources: dict[str, Any], scripts: int, memory_mib: int, disk_mib: str | None
 ) -> None:
     of = resource(1, resources=resources, scripts={str(number): SCRIPT for number in range(scripts)})
     *_, pods = RENDERER.generation(of, revision(of, 2))
     (container,) = pods.body["spec"]["template"]["spec"]["containers"]
     environment = {one["name"]: one.get("value", "") for one in container["env"]}
     assert environment["PAVANE_STATE_MEMORY_MIB"] == str(memory_mib)
+    assert environment.get("PAVANE_STATE_DISK_MIB") == disk_mib
     assert environment["PAVANE_STATE"].startswith(f"{container['volumeMounts'][-1]['mountPath']}/")
 
 

@@ -24,8 +24,11 @@ from pavane.dataflow.touched import MACROS as DOUBLES
 from pavane.dataflow.touched import PLACE, Again, Extreme, First, Front, Latest, beside
 from pavane.dataflow.types import arrow_schema
 
-COPIES_MAX = 10_000_000
-"""Rows that window functions are evaluated over in one step: each is held with all its columns."""
+PARTITION_ROWS_MAX = 10_000_000
+"""Of a window function at one tick: it looks at all of them, before and after."""
+PIECE_ROWS = 1_000_000
+"""Window functions are evaluated over about so many at once, of some partitions at some ticks: each is held with all
+its columns."""
 JOINED_ROWS = 10_000
 """So many rows of a state table, or twice as many as it had keys, are added up by key."""
 FAULTS = (duckdb.OutOfRangeException, duckdb.ConversionException)
@@ -44,7 +47,8 @@ def told_apart() -> Iterator[None]:
     except FAULTS as error:
         raise ViewError(f"a value is out of range: {error}") from error
     except duckdb.OutOfMemoryException as error:
-        raise ViewError(f"it needs more memory than there is: {error}") from error
+        what = "it needs more memory than there is, and more disk beside it; give the pod more, or take fewer rows"
+        raise ViewError(f"{what}: {str(error).splitlines()[0]}") from error
     except (duckdb.ParserException, duckdb.BinderException) as error:
         raise ViewError(f"DuckDB does not take a part of it: {error}") from error
     except duckdb.Error as error:
@@ -247,22 +251,28 @@ class DuckFlow:
 
     def _again(self, again: Again, select: _Select, rows: str) -> str:
         """Evaluate a SELECT over all rows of touched keys, before and after."""
-        table = again.table
+        table, at = again.table, self._upper - 1 if self._whole else None
         delta = self._temporary(f"{table}_delta", again.delta(rows))
-        counted, moments = f"{table}_counted", f"{table}_moments"
         if self._whole:
             self._add(again.state, delta)
-            self._temporary(counted, self._told(again.present(self._upper - 1)))
-        else:
-            self._temporary(moments, again.moments(delta))
-            self._temporary(counted, again.counted(moments, delta))
+        moments = self._temporary(f"{table}_moments", self._told(again.moments(again.rows(delta, delta, at))))
+        pieces = self._rows_of(again.pieces(moments, PIECE_ROWS)) or [(0, 0, 0)]
+        if max(size for _, _, size in pieces) > PARTITION_ROWS_MAX:
+            raise ViewError(f"a partition of a window function has more than {PARTITION_ROWS_MAX} rows")
+        made, registered = f"{table}_out", len(self._evaluated)
+        for number, (first, last, _) in enumerate(pieces):
+            piece = again.piece(moments, first, last)
+            counted = self._temporary(f"{table}_counted", again.counted(piece, again.rows(piece, delta, at)))
+            found = again.changes(self._selected(select, f"({again.copies(counted)})"), piece)
+            if number:
+                self._rows_of(f"INSERT INTO {made} {DUCKDB.consolidated(found, select.columns)}")
+            else:
+                self._temporary(made, DUCKDB.consolidated(found, select.columns) if len(pieces) > 1 else found)
+            while len(self._evaluated) > registered:
+                self._run.unregister(self._evaluated.pop())
+        if not self._whole:
             self._add(again.state, delta)
-        if self._number(f"SELECT CAST(coalesce(sum(n), 0) AS BIGINT) FROM {counted}") > COPIES_MAX:
-            raise ViewError(f"the partitions that one step touches have more than {COPIES_MAX} rows")
-        found = self._selected(select, f"({again.copies(counted)})")
-        return self._temporary(
-            f"{table}_out", f"SELECT * FROM {found}" if self._whole else again.changes(found, moments)
-        )
+        return made
 
     def _join_sides(self, join: Join, rows: Sequence[str]) -> str:
         deltas = []

@@ -315,26 +315,46 @@ class Again(Counts):
         self._keys = [f"c{i}" for i in range(keys)]
         self._names = [f"c{i}" for i in range(len(columns))]
 
-    def moments(self, delta: str) -> str:
-        """SELECT the moments, each with its number `m` and the tick of the next one of its key."""
-        until = f"lead(t) OVER (PARTITION BY {listed(self._keys)} ORDER BY t) AS until"
-        found = f"SELECT *, {until} FROM ({moments(self._keys, delta)})"
-        return f"SELECT *, CAST(row_number() OVER () AS BIGINT) AS m FROM ({found})"
+    def rows(self, touched: str, delta: str, at: int | None) -> str:
+        """SELECT how rows come, as `n`: those of touched keys before a delta, then the delta; `at` a tick all rows."""
+        names = listed(self._names, "n")
+        if at is not None:
+            return f"SELECT {names}, CAST({at} AS BIGINT) AS t FROM {self.table}"
+        before = f"SELECT {names}, CAST(-1 AS BIGINT) AS t FROM {of_keys(self.table, self._keys, touched)}"
+        return f"{before} UNION ALL BY NAME SELECT * FROM {delta}"
 
-    def counted(self, moments: str, delta: str) -> str:
+    def moments(self, rows: str) -> str:
+        """SELECT the moments, each with its number `m`, the tick of the next one of its key, and its `size` in rows.
+
+        `upto` adds up what it costs to tell the changes at each: the rows then, and those before.
+        """
+        by = listed(self._keys)
+        came = f"SELECT {by}, t, sum(n) AS n FROM ({rows}) GROUP BY ALL"
+        ticks = f"(PARTITION BY {by} ORDER BY t)"
+        sized = f"SELECT {by}, t, n, sum(n) OVER {ticks} AS size, lead(t) OVER {ticks} AS until FROM ({came})"
+        cost = "CASE WHEN t < 0 THEN 0 ELSE 2 * size - n END"
+        placed = f"CAST(row_number() OVER places AS BIGINT) AS m, sum({cost}) OVER places AS upto"
+        return f"SELECT *, {placed} FROM ({sized}) WINDOW places AS (ORDER BY {by}, t ROWS UNBOUNDED PRECEDING)"
+
+    @staticmethod
+    def pieces(moments: str, most: int) -> str:
+        """SELECT the first and the last moment of pieces that cost about so much, and the largest moment of each."""
+        return f"SELECT min(m), max(m), max(size) FROM {moments} GROUP BY greatest(upto - 1, 0) // {most} ORDER BY 1"
+
+    @staticmethod
+    def piece(moments: str, first: int, last: int) -> str:
+        """SELECT some moments, and the one before if it is of the same key: changes are those at these, at no other."""
+        shown = f"CASE WHEN m >= {first} AND t >= 0 THEN t END AS since, CASE WHEN m < {last} THEN until END AS until"
+        cut = f"SELECT * EXCLUDE (until), {shown} FROM {moments} WHERE m BETWEEN {first - 1} AND {last}"
+        return f"(SELECT * FROM ({cut}) WHERE since IS NOT NULL OR until IS NOT NULL)"
+
+    def counted(self, piece: str, rows: str) -> str:
         """SELECT how often each row is there at each moment, as `n`."""
-        before = (
-            f"SELECT {listed(self._names)}, n, CAST(-1 AS BIGINT) AS t FROM {of_keys(self.table, self._keys, delta)}"
-        )
         return (
             f"SELECT m.m, {listed([f'r.{name}' for name in self._names])}, CAST(sum(r.n) AS BIGINT) AS n "
-            f"FROM {moments} AS m JOIN ({before} UNION ALL BY NAME SELECT * FROM {delta}) AS r "
+            f"FROM {piece} AS m JOIN ({rows}) AS r "
             f"ON {same('m', 'r', self._keys)} AND r.t <= m.t GROUP BY ALL HAVING sum(r.n) > 0"
         )
-
-    def present(self, tick: int) -> str:
-        """SELECT how often each row is there, as of one moment."""
-        return f"SELECT CAST({tick} AS BIGINT) AS m, {listed(self._names)}, n FROM ({self.state.joined()}) WHERE n > 0"
 
     def copies(self, counted: str) -> str:
         """SELECT each copy of rows."""
@@ -343,14 +363,14 @@ class Again(Counts):
             f"FROM (SELECT *, unnest(range(n)) FROM {counted})"
         )
 
-    def changes(self, found: str, moments: str) -> str:
+    def changes(self, found: str, piece: str) -> str:
         """SELECT the updates that follow from what a SELECT made of the copies."""
         taken = f"SELECT * EXCLUDE ({TIME}, {DIFF}), {TIME} AS m FROM {found}"
         rows = f"WITH found AS MATERIALIZED ({taken})"
         return " UNION ALL ".join(
             f"({rows} SELECT f.* EXCLUDE (m), o.{tick} AS {TIME}, CAST({diff} AS BIGINT) AS {DIFF} FROM found AS f "
-            f"JOIN {moments} AS o ON f.m = o.m WHERE o.{tick} >= 0)"
-            for tick, diff in (("t", 1), ("until", -1))
+            f"JOIN {piece} AS o ON f.m = o.m WHERE o.{tick} IS NOT NULL)"
+            for tick, diff in (("since", 1), ("until", -1))
         )
 
 

@@ -250,7 +250,7 @@ def make_clocks() -> Clocks:
 def engine_of(settings: ComputeSettings, config: ComputeConfig) -> Callable[[], SqlEngine]:
     """Return what makes the engine. Raises ``SettingsError`` for one that this pod cannot have."""
     if config.engine is Engine.PLAIN:
-        files = Files(settings.state, settings.state_memory_mib)
+        files = Files(settings.state, settings.state_memory_mib, settings.state_disk_mib)
         return lambda: PlainEngine(files)
     try:
         from pavane.spark import engine, kubernetes, session, tables  # noqa: PLC0415 - in images with Spark only

@@ -215,6 +215,23 @@ def test_a_state_that_is_larger_than_its_memory_is_on_the_disk_and_right(tmp_pat
         assert list(updates_of(out)) == [((ROWS - 7, ROWS, ROWS * (ROWS - 1) // 2), 1, 1)]
 
 
+def test_a_join_of_each_with_each_ends_where_its_disk_does(tmp_path: Path) -> None:
+    made = parse(
+        "CREATE TABLE t (x STRING) USING waltz OPTIONS (partitions '0');"
+        "CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM (SELECT a.x || b.x AS y FROM t a CROSS JOIN t b) q;"
+        "CREATE MATERIALIZED VIEW other AS SELECT count(*) AS n FROM t"
+    )
+    random, rows, disk_mib = Random(1), 300, 16
+    texts = [((random.randbytes(512).hex(),), 1, 1) for _ in range(rows)]
+    table = table_of(texts, arrow_schema(made.tables[0].columns))
+    with closing(PlainEngine(Files(tmp_path, 64, disk_mib))) as engine:
+        state = engine.open(made)
+        with pytest.raises(ViewError, match="more memory than there is, and more disk beside it"):
+            state.flow(made.views[0]).step({"t": table}, 2)
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < (2 * disk_mib) << 20
+        assert list(updates_of(state.flow(made.views[1]).step({"t": table}, 2)))[-1] == ((rows,), 1, 1)
+
+
 def test_a_long_log_leaves_no_more_behind_than_the_state(tmp_path: Path) -> None:
     """What a step made for itself ends with it, also where no checkpoint comes for long."""
     made = parse(

@@ -1,13 +1,17 @@
 """SELECTs within expressions, joins of all kinds, windows and sets of rows: at each tick what the whole query gives."""
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing
 from random import Random
 
 import pytest
 
+from pavane.dataflow import duckflow
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.rows import table_of, updates_of
+from pavane.dataflow.ports import ViewError
+from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
 from tests.services.dataflow.oracle import TABLES, Changes, wrong_ticks
@@ -119,3 +123,70 @@ def test_views_that_are_not_kept_do_not_multiply() -> None:
     doubled = "".join(f"CREATE VIEW p{i + 1} AS SELECT a.k FROM p{i} a JOIN p{i} b ON a.k = b.k;\n" for i in range(20))
     script = f"{TABLES}CREATE VIEW p0 AS SELECT customer AS k FROM orders;\n{doubled}"
     assert len(parse(f"{script}CREATE MATERIALIZED VIEW v AS SELECT k FROM p20").views[0].plan) < 100_000
+
+
+WINDOWS = [number for number, shape in enumerate(SHAPES) if " OVER (" in shape]
+
+
+@pytest.mark.parametrize("shape", WINDOWS)
+@pytest.mark.parametrize("most", [1, 12])
+def test_windows_are_evaluated_piece_by_piece(
+    shape: int, most: int, engine: PlainEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duckflow, "PIECE_ROWS", most)
+    assert wrong_ticks(SHAPES[shape], shape + 200, engine, 3 * TICKS) == []
+
+
+RANKED = parse(
+    "CREATE TABLE t (k BIGINT, x BIGINT) USING waltz OPTIONS (partitions '0', diff 'true');"
+    "CREATE MATERIALIZED VIEW v AS SELECT k, x, sum(x) OVER (PARTITION BY k ORDER BY x) AS s FROM t"
+)
+SCHEMA = arrow_schema(RANKED.tables[0].columns)
+
+
+@pytest.mark.parametrize("ends", [[41], [2, 41], [2, 11, 21, 31, 41]])
+def test_a_view_that_lives_tick_by_tick_lives_through_its_catch_up(
+    ends: list[int], engine: PlainEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one partition may be at one tick is bounded, not what all of them are at all ticks of a step."""
+    monkeypatch.setattr(duckflow, "PARTITION_ROWS_MAX", 10)
+    monkeypatch.setattr(duckflow, "PIECE_ROWS", 10)
+    random, there, history = Random(1), list[tuple[int, int]](), list[list[tuple[tuple[int, int], int, int]]]()
+    for tick in range(1, 41):
+        row = (tick % 4, random.randrange(9))
+        there.append(row)
+        history.append([(row, tick, 1)])
+        if tick % 3 == 0:
+            history[-1].append((there.pop(random.randrange(len(there))), tick, -1))
+
+    def held(steps: Iterable[int], *, more: bool = False) -> tuple[Counter[Row], list[Counter[Row]]]:
+        rows, found, start = Counter[Row](), list[Counter[Row]](), 1
+        with closing(engine.open(RANKED)) as state:
+            for end in steps:
+                came = [
+                    (row, 40 if more else tick, diff)
+                    for part in history[start - 1 : end - 1]
+                    for row, tick, diff in part
+                ]
+                table = table_of(came, arrow_schema(RANKED.tables[0].columns))
+                out = state.flow(RANKED.views[0]).step({"t": table}, 41 if more else end, more=more and end < 41)
+                for tick in range(start, end):
+                    for row, time, diff in updates_of(out):
+                        rows[row] += diff * (time == (40 if more else tick)) * (not more or tick == end - 1)
+                    found.append(+rows)
+                start = end
+        return +rows, found
+
+    every = held(range(2, 42))[1]
+    assert held(ends)[1] == every
+    assert held(ends, more=True)[0] == every[-1]
+
+
+def test_a_partition_that_is_too_large_ends_its_view(engine: PlainEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duckflow, "PARTITION_ROWS_MAX", 10)
+    table = table_of([((1, x), 1, 1) for x in range(11)], SCHEMA)
+    with (
+        closing(engine.open(RANKED)) as state,
+        pytest.raises(ViewError, match="a partition of a window function has more than 10 rows"),
+    ):
+        state.flow(RANKED.views[0]).step({"t": table}, 2)

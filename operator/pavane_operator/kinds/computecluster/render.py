@@ -35,9 +35,10 @@ PORTS = Ports(peers=(), clients=(), operator=(STAGE, OPS), control_plane=(OPS,))
 CLIENT_MOUNT = "/etc/pavane/waltz"
 STATE_FOLDER = f"{pods.TEMPORARY_MOUNT}/views"
 """Of the pod: it outlives the container."""
-STATE_MEMORY = Decimal("0.5")
-"""Of a pod's memory for the state of views, which the scripts share; the rest is for the process."""
-STATE_MEMORY_MIB_MIN = 32
+STATE_SHARE = Decimal("0.5")
+"""Of a pod's memory for the state of views, which the scripts share, and of its disk for what they spill; the rest is
+for the process, and for the files of the state."""
+STATE_MIB_MIN = 32
 
 
 class ComputeRenderer(BaseRenderer[ComputeClusterSpec]):
@@ -156,12 +157,14 @@ def _template(inputs: Inputs, role: Names, spec: ComputeClusterSpec, resources: 
 
 
 def _state(spec: ComputeClusterSpec, resources: ResourceRequirements) -> list[dict[str, Any]]:
-    """Where the state of views is, and how much memory it has."""
-    memory = {**(resources.requests or {}), **(resources.limits or {})}.get("memory")
+    """Where the state of views is, and how much memory and disk it has."""
+    limits = resources.limits or {}
+    there = {"MEMORY": {**(resources.requests or {}), **limits}.get("memory"), "DISK": limits.get("ephemeral-storage")}
     found = [variable("PAVANE_STATE", STATE_FOLDER)]
-    if memory is not None:
-        share = parse_quantity(memory) * STATE_MEMORY / max(1, len(spec.scripts)) / 2**20
-        found.append(variable("PAVANE_STATE_MEMORY_MIB", str(max(STATE_MEMORY_MIB_MIN, int(share)))))
+    for what, quantity in there.items():
+        if quantity is not None:
+            share = parse_quantity(quantity) * STATE_SHARE / max(1, len(spec.scripts)) / 2**20
+            found.append(variable(f"PAVANE_STATE_{what}_MIB", str(max(STATE_MIB_MIN, int(share)))))
     return found
 
 
