@@ -1,6 +1,7 @@
 """Feeds of one partition: what many readers get is made once, and each gets what its own credit and frame allow."""
 
 import tracemalloc
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -99,3 +100,41 @@ def test_the_newest_transactions_take_as_much_memory_as_they_are_given(
     finally:
         tracemalloc.stop()
     assert all(3 << 20 < each < 4.2 * (1 << 20) for each in kept), kept
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_large_transactions_of_many_partitions_take_no_more_memory_than_all_together_may(
+    stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is at the end is sent one from memory, however large; whoever comes later has it from storage."""
+    monkeypatch.setattr(feed, "TAILS_BYTES_MAX", 1 << 20)
+    size, partitions = 1 << 18, 16  # each has room for a quarter of one
+    asked: list[int] = []
+    out: list[Output] = []
+
+    def read(txid: int, limit: int, answer: Callable[[Sequence[Record] | None], None]) -> None:
+        asked.append(txid)
+        answer([Record.of(txid, ReqId(1, 1, 0, txid), 7, bytes(size))])
+
+    every = [Feeds(out, read) for _ in range(partitions)]
+    tracemalloc.start()
+    try:
+        for number, feeds in enumerate(every):
+            feeds.share(partitions)
+            feeds.opened(0 if stored else -1)
+            feeds.request_batches(Connection(number, 5), _batches())
+            if not stored:
+                feeds.commit([Record.of(0, ReqId(1, 1, 0, 0), 7, bytes(size))])
+            (batch,) = [output.message for output in out if isinstance(output, Reply)]
+            assert len(RESPONSES[5].encode(batch)) > size
+            out.clear()
+            del batch
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert asked == ([0] * partitions if stored else [])
+    assert kept < 1 << 20
+
+
+def _batches() -> m.FeedBatchRequest:
+    return m.FeedBatchRequest(ReqId(9, 1, 0, -1), -1, 1000, CREDIT_MAX, 0, -1, 0)

@@ -27,7 +27,7 @@ ENDS = "the last transaction is {}"  # to who asks for what is behind it
 
 
 class Tail:
-    """The newest committed records, in at most ``bytes_max``, but always the last one."""
+    """The newest committed records, in at most ``bytes_max``; more only until ``settle``."""
 
     def __init__(self, hwm: int, bytes_max: int) -> None:
         self.first = hwm + 1
@@ -38,19 +38,23 @@ class Tail:
         """What was asked for last, for all that follow the log ask for the same; and the answer."""
 
     def add(self, record: Record) -> None:
-        """Keep a record that follows the last one, and forget old ones."""
+        """Keep a record that follows the last one, and forget old ones; it stays until ``settle``, however large."""
         self._taken = 0, 0, []
         self._records.append(record)
         self._bytes += len(record.data) + RECORD_BYTES
-        if self._bytes > self._bytes_max:
-            self.limit(self._bytes_max)
+        self.settle(1)
 
     def limit(self, bytes_max: int) -> None:
         """Keep no more than this from now on."""
         self._bytes_max = bytes_max
-        while self._bytes > bytes_max and len(self._records) > 1:
+        self.settle()
+
+    def settle(self, keep: int = 0) -> None:
+        """Forget what is too much, but for the last ``keep`` records."""
+        while self._bytes > self._bytes_max and len(self._records) > keep:
             self._bytes -= len(self._records.popleft().data) + RECORD_BYTES
             self.first += 1
+            self._taken = 0, 0, []
 
     def take(self, txid: int, limit: int) -> list[Record]:
         """Return up to ``limit`` records from ``txid`` on; none if it is older than what is kept."""
@@ -213,6 +217,8 @@ class Feeds:
             self.hwm = record.txid
             self.bytes += len(record.data)
         self.pump()
+        self.tail.settle()  # not before those at the end were sent it
+        self._cut = NOTHING_CUT
 
     def pump(self) -> None:
         """Let every feed go on."""
@@ -275,6 +281,7 @@ class Feeds:
             while records and feed.credit > 0 and (not feed.batched or feed.credit_bytes > 0):
                 sent = self._send(feed, records)
                 records = records[sent:]
+            self._cut = NOTHING_CUT  # nobody else has these records
             self._go_on(feed)
 
     def _send(self, feed: Feed, records: Sequence[Record]) -> int:
