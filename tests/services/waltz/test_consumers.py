@@ -13,6 +13,7 @@ from pavane.waltz.errors import RejectCode
 from pavane.waltz.state.metadata import BadVersion
 from pavane.waltz.wire import blobs
 from pavane.waltz.wire import messages as m
+from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
 from pavane.wire import RemoteProtocolError
 from tests.services.eventually import eventually
@@ -146,6 +147,11 @@ class Table:
     def trim(self, before: int, flags: int = 0) -> None:
         self.keeping.ask(Change(m.TrimRequest(ReqId(1, 1, 0, 1), before, flags), self.told.append))
 
+    def want(self, first: int) -> None:
+        """Storage can do without what is before ``first``."""
+        self.keeping.told.take("node", s.Retained(s.Head(1, 1, 0), 0, 100, first, 0))
+        self.keeping.look(1, 100)
+
     def write(self, hwm: int = 100, now: float = 0.0) -> list[RejectCode | None]:
         if self.keeping.prepare(now, hwm):
             self.meta = self.keeping.next(1, 1, ())
@@ -229,13 +235,14 @@ def test_held_is_counted_while_the_consumer_stands_still() -> None:
     table = Table(Policy(bytes_max=1))
     table.ask(START, "a", 10)
     table.write()
-    table.keeping._wanted = 50
+    table.want(50)
     for now in (100.0, 200.0):
         table.write(now=now)
     assert [state.held_ms for state in table.keeping.states(260.0, 100)] == [160_000]
     following = Keeping(Policy(bytes_max=1))
     following.begin(table.meta)
     assert not following.prepare(300.0, 100), "the next owner counts on"
+    assert [state.held_ms for state in following.states(360.0, 100)] == [260_000]
     table.ask(COMMIT, "a", 20)
     table.write(now=300.0)
     assert [state.held_ms for state in table.keeping.states(360.0, 100)] == [60_000], "it has moved"
@@ -244,6 +251,26 @@ def test_held_is_counted_while_the_consumer_stands_still() -> None:
     table.write()
     assert [state.held_ms for state in table.keeping.states(360.0, 100)] == [-1]
     assert table.meta.start == 50
+
+
+@pytest.mark.parametrize("policy", [retention.KEEP_ALL, Policy(bytes_max=1 << 40), Policy(1 << 40, respect=False)])
+def test_another_policy_drops_nothing_that_only_the_former_one_did_not_want(policy: Policy) -> None:
+    """Nor does a consumer count as held any more, once a majority of storage has told what the new policy wants."""
+    table = Table(Policy(bytes_max=1))
+    table.ask(START, "slow", 10)
+    table.ask(START, "slower", 5)
+    table.want(50)
+    table.write(now=100.0)
+    assert table.meta.start == 5
+    table.keeping = Keeping(policy)
+    table.keeping.begin(table.meta)
+    table.ask(REMOVE, "slower")
+    table.write(now=200.0)
+    assert table.meta.start == 5
+    table.want(0)
+    table.write(now=300.0)
+    assert table.meta.start == 5
+    assert [(state.name, state.held_ms) for state in table.keeping.states(300.0, 100)] == [("slow", -1)]
 
 
 def test_metadata_without_consumers_have_the_bytes_of_before_and_others_are_told_apart() -> None:

@@ -102,6 +102,8 @@ class Keeping:
         self.told = Told()
         self._wanted = self._ordered = 0
         """With what retention wants the log to begin; and what was trimmed by hand, or is gone at some node."""
+        self._agreed = False
+        """Whether a majority has said in this session what retention wants: till then who was held stays so."""
         self._waiting: deque[Change] = deque()
         self._under_way: list[Change] = []
         self._next: tuple[int, dict[str, Consumer]] = 0, {}
@@ -112,8 +114,8 @@ class Keeping:
     def begin(self, meta: PartitionMetadata) -> None:
         """Take what the metadata say as a store session begins."""
         self.told = Told()
-        self.first = self._ordered = max(0, meta.start)
-        self._wanted = max([self.first, *(one.position + 1 for one in meta.consumers if one.held)])
+        self.first = self._ordered = self._wanted = max(0, meta.start)
+        self._agreed = False
         self.consumers = {one.name: one for one in meta.consumers}
 
     def again(self, meta: PartitionMetadata) -> None:
@@ -145,7 +147,7 @@ class Keeping:
             else:
                 refused.append((change, fault))
         for one in consumers.values():
-            waits = self.policy.respect and one.position < self._wanted
+            waits = self.policy.respect and (one.position < self._wanted if self._agreed else bool(one.held))
             if waits != bool(one.held):
                 consumers[one.name] = replace(one, held=self.ms(now) if waits else 0)
         wanted = min([self._wanted, *self._needed(consumers)])
@@ -228,6 +230,7 @@ class Keeping:
     def look(self, replicas: int, hwm: int) -> None:
         """Take what the storage nodes have answered: what any has dropped was agreed, whatever old metadata say."""
         kept = self.told.kept.values()
+        self._agreed = self._agreed or len(kept) > replicas // 2
         self._wanted = max(self._wanted, min(agreed([one.wanted for one in kept], replicas), hwm + 1))
         self._ordered = max(self._ordered, min(max((one.first for one in kept), default=0), hwm + 1))
 
