@@ -1,19 +1,21 @@
 """How much a client may append and connect: it waits, or is told how long it should, and nobody else notices."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 import pavane
+from pavane.runtime.certificates import trusting
 from pavane.waltz.client import OutcomeUnknown, Unavailable
 from pavane.waltz.core.outputs import Resume
 from pavane.waltz.core.quotas import PAUSE_S, Quota, Quotas
 from pavane.waltz.core.server import ServerCore
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
-from tests.services.waltz.running import ANSWER_S, running_log
+from tests.services.waltz.running import ANSWER_S, RawClient, running_log
 from tests.services.waltz.test_waltz_clients import Guarded, shown
 
 RATE = 20
@@ -68,6 +70,11 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
         yield found
 
 
+def shows(guarded: Guarded, client: str) -> ssl.SSLContext:
+    pair = shown(guarded.clients, client)
+    return trusting(guarded.pods.certificate.decode(), pair.certificate.decode(), pair.key.decode())
+
+
 def refused(guarded: Guarded) -> dict[str, float]:
     return {each.labels["reason"]: each.value for each in guarded.log.servers[0].metrics() if "refused" in each.name}
 
@@ -106,3 +113,25 @@ async def test_a_connection_too_many_is_refused_in_words(guarded: Guarded) -> No
         assert "audit may have 1 connections to a server" in said
         assert await audit.append(0, b"as before") == 0
     assert refused(guarded)["too many connections"] >= 1
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_a_connection_too_many_that_asks_nothing_ends_and_the_first_one_stays(
+    guarded: Guarded, version: int
+) -> None:
+    async with await guarded.open("audit") as audit:
+        assert await audit.hwm(0) == -1
+        idle = await RawClient.connect(guarded.log.servers[0].port, [version], tls=shows(guarded, "audit"))
+        assert await idle.next() is None
+        assert await audit.append(0, b"as before") == 0
+
+
+async def test_a_connection_counts_from_its_handshake_on_and_until_it_ends(guarded: Guarded) -> None:
+    port = guarded.log.servers[0].port
+    reader, silent = await asyncio.open_connection("127.0.0.1", port, ssl=shows(guarded, "audit"), server_hostname="")
+    assert await reader.readexactly(1)  # of the server's Hello: it has taken the handshake
+    said = await guarded.refusal(shown(guarded.clients, "audit"))
+    assert "audit may have 1 connections to a server" in said
+    silent.close()
+    async with await guarded.open("audit") as audit:
+        assert await audit.hwm(0) == -1

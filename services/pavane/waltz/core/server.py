@@ -285,9 +285,8 @@ class ServerCore:
 
     # -- clients ------------------------------------------------------------------------------------------------
 
-    def connected(self, connection: int, version: int, identity: str | None = None) -> None:
-        """A client has said Hello; ``identity`` is the name in its certificate."""
-        excess = self.quotas.connect(identity)
+    def connected(self, connection: int, version: int, identity: str | None = None, excess: str = "") -> None:
+        """A client has said Hello; ``identity`` is in its certificate, ``excess`` says why it is one too many."""
         self._connections[connection] = Connection(connection, version, identity, excess=excess)
 
     def disconnected(self, now: float, connection: int) -> None:
@@ -295,7 +294,6 @@ class ServerCore:
         known = self._connections.pop(connection, None)
         if known is not None:
             known.gone = True
-            self.quotas.disconnect(known.identity)
             self._held = [one for one in self._held if one is not known]
             for partition in [*self.owned.values(), *self.leaving]:
                 partition.disconnected(known)

@@ -37,6 +37,7 @@ from pavane.wire import ProtocolError, RemoteProtocolError
 
 RETRY_S = 0.2
 METADATA_S = 5.0  # for one call; the store session tries again
+EXCESS_S = 2.0  # until a connection beyond its client's quota is closed, in which it may ask and be told why
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -416,15 +417,22 @@ class WaltzServer:
 
     # -- clients ------------------------------------------------------------------------------------------------
 
+    def client_joined(self, client: "_Client") -> None:
+        """Count a connection, whose identity is known; one too many has EXCESS_S to ask something and hear why."""
+        client.excess = self.running.quotas.connect(client.identity)
+        if client.excess:
+            self._loop.call_later(EXCESS_S, client.hang_up, client.excess)
+
     def client_opened(self, client: "_Client") -> int:
         """Give a connection its number."""
         self._numbers += 1
         self._clients[self._numbers] = client
-        self.running.connected(self._numbers, client.channel.version or 0, client.identity)
+        self.running.connected(self._numbers, client.channel.version or 0, client.identity, client.excess)
         return self._numbers
 
     def client_ended(self, client: "_Client") -> None:
         """Forget a connection."""
+        self.running.quotas.disconnect(client.identity)
         self._take_heard()  # what it said before it went
         if self._clients.pop(client.number, None) is not None:
             self._paused.discard(client)
@@ -503,8 +511,13 @@ class _Client(Stream):
     def __init__(self, server: WaltzServer) -> None:
         super().__init__(LOG_SERVER, connecting=False)
         self.number = 0
+        self.excess = ""
         self._server = server
         self._messages: list[Any] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server.client_joined(self)
 
     def opened(self) -> None:
         self.number = self._server.client_opened(self)
