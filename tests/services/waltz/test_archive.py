@@ -10,7 +10,7 @@ import pytest
 
 from pavane.waltz.aio.archive import Archive, folder_of
 from pavane.waltz.client import Waltz
-from pavane.waltz.core import feed, storing
+from pavane.waltz.core import feed, partition, storing
 from pavane.waltz.core.retention import Policy
 from pavane.waltz.errors import ArchiveError, Rejected, Trimmed
 from pavane.waltz.server import archiving
@@ -43,6 +43,7 @@ class Store:
         self.url = f"file://{folder}"
         self.away = self.mute = False
         self.fails: Callable[[bool], bool] = lambda written: False
+        self.reading: Callable[[Piece], Awaitable[object]] = lambda piece: asyncio.sleep(0)
         self.written: Callable[[int], Awaitable[object]] = lambda partition: asyncio.sleep(0)
 
     def __call__(self) -> Archive:
@@ -56,6 +57,7 @@ class Store:
             async def read(self, partition: int, piece: Piece) -> list[Record]:
                 if store.mute:
                     raise ArchiveError("it gives nothing")
+                await store.reading(piece)
                 return await super().read(partition, piece)
 
             async def put(self, partition: int, piece: Piece, data: bytes) -> None:
@@ -122,6 +124,40 @@ async def test_the_whole_history_is_read_after_the_storage_nodes_have_dropped_it
             assert archived(log).first == 0
         found = [piece for path in store.pieces() if (piece := Piece.named(path.name))]
         assert [piece.first for piece in found[1:]] == [piece.last + 1 for piece in found[:-1]]
+
+
+async def test_who_reads_little_below_the_start_does_not_wait_for_all_that_another_has_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is anything read any more for a client that has gone, and who asks for too much at once is told so."""
+    small_pieces(monkeypatch, 2000)
+    monkeypatch.setattr(partition, "PARKED_MAX", 10)
+    store, begun, slow = Store(tmp_path / "archive"), list[int](), asyncio.Event()
+
+    async def reading(piece: Piece) -> None:
+        begun.append(piece.first)
+        await slow.wait()
+
+    async with running_log(tmp_path, policy=KEPT, archive=store) as log:
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            await fill(client)
+            await eventually(lambda: start(log) > 20, ANSWER_S)
+            many, few, gone = [await RawClient.connect(log.servers[0].port, (5,), number) for number in (7, 8, 9)]
+            store.reading = reading
+            for one, wanted in ((many, range(10)), (gone, range(10, 19)), (few, range(19, 20))):
+                for txid in wanted:
+                    one.send(m.TransactionDataRequest(one.reqid(), txid))
+                await eventually(lambda first=wanted[0]: first in begun, ANSWER_S)  # type: ignore[misc]
+            assert sorted(begun) == [0, 10, 19]
+            many.send(m.TransactionDataRequest(many.reqid(), 0))
+            assert (await many.next()).result == "too many requests wait"
+            gone.abort("gone")
+            await eventually(lambda: len(log.servers[0]._clients) == 3, ANSWER_S)
+            slow.set()
+            assert (await few.next()).result == DATA[19]
+            assert [(await many.next()).result for _ in range(10)] == DATA[:10]
+            assert sorted(begun) == [*range(11), 19]
 
 
 async def test_a_piece_ends_after_so_many_transactions_too_however_small_they_are(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pavane.waltz.core.connection import Connection
 from pavane.waltz.wire.blobs import PartitionAssignment, PartitionMetadata
 from pavane.waltz.wire.messages import AddPreferredRequest, RemovePreferredRequest
 from pavane.waltz.wire.storage import Record
@@ -114,12 +115,16 @@ class ReadStorage:
 
 @dataclass(frozen=True, slots=True)
 class ReadArchive:
-    """Read up to ``count`` records of a partition from its archive; ``answer`` gets ``None`` if that gives none."""
+    """Read up to ``count`` records of a partition from its archive; ``answer`` gets ``None`` if that gives none.
+
+    ``connection`` is of a client that may ask for many at once.
+    """
 
     partition: int
     txid: int
     count: int
     answer: Callable[[Sequence[Record] | None], None]
+    connection: Connection | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -431,12 +431,21 @@ class Partition(Changing):
                 result = records[0].data
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, result))
 
+        def fetched(records: Sequence[Record] | None) -> None:
+            connection.parked -= 1
+            take(records)
+
         if not self.feeds.first <= txid <= self._hwm:
             self._reply(connection, m.no_such_transaction(request.reqid, txid, self.feeds.first))
         elif found := self.feeds.tail.take(txid, 1):
             take(found)
-        else:
+        elif txid >= self.first:
             self.read(txid, 1, take)
+        elif connection.parked < PARKED_MAX:
+            connection.parked += 1
+            self.read(txid, 1, fetched, connection)
+        else:
+            self._reply(connection, m.TransactionDataResponse(request.reqid, txid, "too many requests wait"))
 
     def _flushed(self, connection: Connection, reqid: ReqId) -> None:
         self._reply(connection, m.FlushResponse(reqid, self._hwm))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
+from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.joining import PAUSE_S
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadArchive, Recovered
 from pavane.waltz.core.retention import LOOK_S, Keeping, Policy
@@ -170,13 +171,19 @@ class Storing(ABC):
             found.append(f"archive: {fault}")
         return "; ".join(found) or self.blocker or "they do not answer, or their copies are damaged"
 
-    def read(self, txid: int, limit: int, answer: Callable[[Sequence[Record] | None], None]) -> None:
+    def read(
+        self,
+        txid: int,
+        limit: int,
+        answer: Callable[[Sequence[Record] | None], None],
+        connection: Connection | None = None,
+    ) -> None:
         """Read committed records from storage; also while no session is open, where copies are whole.
 
         What is below the start comes from the archive.
         """
         if txid < self.first and self.keeping.archive is not None:
-            self._out.append(ReadArchive(self.number, txid, min(limit, self.first - txid), answer))
+            self._out.append(ReadArchive(self.number, txid, min(limit, self.first - txid), answer, connection))
         elif self._session is None or self._session.ended:
             answer(None)
         else:

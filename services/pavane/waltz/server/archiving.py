@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from pavane.runtime.metrics import Metric
 from pavane.waltz.aio.archive import Archive
@@ -24,7 +25,7 @@ DELAY_S = 300.0  # after which a smaller one is cut
 STEP_S = 1.0  # between two looks at a partition that has no more to be archived
 READ_RECORDS = 1000  # asked of a partition at a time
 READ_BYTES = 4 * 1024 * 1024  # of one answer from the archive, but one record at least
-READ_S = 30.0  # for records of a partition, which may be leaving
+READ_S = 30.0  # for records of a partition, which may be leaving; and for a client's turn at the archive
 
 _logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class Archiver:
         self._delay_s = delay_s
         self._piece_bytes = piece_bytes
         self._archive: Archive | None = None
+        self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
@@ -83,7 +85,24 @@ class Archiver:
                 await asyncio.sleep(STEP_S)
 
     async def read(self, asked: ReadArchive) -> Sequence[Record] | None:
-        """Return records from below the start; ``None`` if the archive does not give them now."""
+        """Return records from below the start; ``None`` if the archive does not give them now.
+
+        Of what one client asks for, one is read at a time: whoever else reads waits for that, and not for all of it.
+        """
+        if (connection := asked.connection) is None:
+            return await self._read(asked)
+        turn = self._turns.setdefault(connection.id, asyncio.Lock())
+        try:
+            async with asyncio.timeout(READ_S):
+                await turn.acquire()
+        except TimeoutError:
+            return None
+        try:
+            return None if connection.gone else await self._read(asked)
+        finally:
+            turn.release()
+
+    async def _read(self, asked: ReadArchive) -> Sequence[Record] | None:
         for partition in self._owned():
             held = partition.keeping.archive
             if partition.number == asked.partition and held is not None:
