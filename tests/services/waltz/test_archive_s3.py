@@ -1,6 +1,7 @@
 """An archive on an S3 server: what is below the start is read there; it is away for a while; it brings a log back."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from pavane.waltz.client import Waltz
 from pavane.waltz.client.restoring import restore
 from pavane.waltz.core import feed, storing
 from pavane.waltz.server import archiving
+from pavane.waltz.storage.piece import cut
+from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.storage import Record
 from tests.services.eventually import eventually
 from tests.services.objects import S3, SECRET
-from tests.services.waltz.running import ANSWER_S, running_log
+from tests.services.waltz.running import ANSWER_S, KEY, running_log
 from tests.services.waltz.test_archive import DATA, KEPT, archived, fill, read, start
 
 
@@ -82,3 +86,24 @@ async def test_keys_that_the_store_refuses_are_said_and_others_count_without_a_r
             keys[0] = SECRET
             await eventually(lambda: archived(log).end == 3, ANSWER_S)
             assert not archived(log).fault
+
+
+@pytest.mark.parametrize("kind", ["s3", "file"])
+async def test_two_servers_that_write_one_piece_at_once_leave_it_whole(tmp_path: Path, s3: S3, kind: str) -> None:
+    """As in a hand-over: at no moment does anybody list a piece that cannot be read, also one of several parts."""
+    if kind == "s3":
+        await s3.begin()
+    records = [
+        Record.of(txid, ReqId(1, 1, 0, txid), 0, os.urandom(1 << 20)) for txid in range(archiving.PIECE_BYTES >> 20)
+    ]
+    piece, data = cut(KEY, 0, records)
+    url = "s3://logs/years/ledger" if kind == "s3" else f"file://{tmp_path}/archive"
+    writers, reader = [Archive(url, s3.options) for _ in range(2)], Archive(url, s3.options)
+    for _ in range(5):
+        writes = asyncio.gather(*(each.put(0, piece, data) for each in writers))
+        while not writes.done():
+            for found in await reader.pieces(0):
+                assert found == piece
+                assert await Archive(url, s3.options).read(0, found) == records
+        await writes
+        assert await reader.pieces(0) == [piece]
