@@ -28,6 +28,10 @@ from pavane.waltz.client.directory import PASSING
 
 AGAIN_S = 1.0  # until a log that did not answer is asked again
 TRIMMED_AGAIN_S = 30.0  # until views that cannot be built are tried again; only another script or log helps
+HOLD_S = 60.0  # between two signs to the log that a generation still reads its partitions
+GONE_S = (
+    5 * HOLD_S
+)  # without a sign, after which the generation that writes lets go of a partition that it does not read
 
 _TRIMMED = (
     "partition {} begins with transaction {}: what was before it is trimmed, and views cannot be built without it. Let "
@@ -119,13 +123,11 @@ class Kept(PodRole, Generic[K]):
         async with log_of(self._settings) as log:
             await self._register(log)
             keeping = self._made(log)
-            leaving: list[asyncio.Task[None]] = []
 
             def moved(_: object) -> None:
                 self.fault = ""
-                if keeping.leads and not leaving:
-                    leaving.append(asyncio.create_task(self._leave(log), name="leave partitions"))
 
+            holding = asyncio.create_task(self._hold(log, keeping), name="hold partitions")
             self.keeping, self.fault = keeping, ""
             permission = asyncio.ensure_future(self.allowed.wait())
             begin = asyncio.ensure_future(self.following.wait())
@@ -140,11 +142,9 @@ class Kept(PodRole, Generic[K]):
                     await running
                 finally:
                     running.cancel()
-                    for task in leaving:
-                        task.cancel()
             finally:
-                permission.cancel()
-                begin.cancel()
+                for task in (permission, begin, holding):
+                    task.cancel()
 
     async def _register(self, log: Waltz) -> None:
         """Let the log keep all of what it reads: who starts without the pod's files builds everything from there.
@@ -163,17 +163,25 @@ class Kept(PodRole, Generic[K]):
                 _logger.warning("retention does not wait for the views in partition %d: %s", partition, error)
         self._begins = {partition: first for partition, first in begins.items() if first > 0}
 
-    async def _leave(self, log: Waltz) -> None:
-        """Now that it writes, let go of partitions that only a generation before it has read."""
+    async def _hold(self, log: Waltz, keeping: K) -> None:
+        """Show that it reads its partitions, and let go of those that nobody has read for long once it writes.
+
+        So what a former generation reads is kept while that follows: the right to write may go back to it.
+        """
         consumer = log.consumer(consumers.of_views(self._settings.resource))
-        for partition in range(log.partition_count):
-            try:
-                if partition not in self._reads and any(
-                    one.name == consumer.name for one in await log.consumers(partition)
-                ):
-                    await consumer.remove(partition)
-            except WaltzError as error:
-                _logger.warning("consumer %s stays in partition %d: %s", consumer.name, partition, error)
+        while True:
+            for partition in range(log.partition_count):
+                try:
+                    if partition in self._reads:
+                        await consumer.commit(partition, -1)  # moves nothing, but is dated
+                    elif keeping.leads and any(
+                        one.name == consumer.name and one.idle_seconds > GONE_S
+                        for one in await log.consumers(partition)
+                    ):
+                        await consumer.remove(partition)
+                except WaltzError as error:
+                    _logger.warning("consumer %s of partition %d: %s", consumer.name, partition, error)
+            await asyncio.sleep(HOLD_S)
 
     @property
     def _reads(self) -> frozenset[int]:

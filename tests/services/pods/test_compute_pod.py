@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -360,32 +360,45 @@ async def views_of(folder: Path, generation: int, script: str) -> AsyncIterator[
         await asyncio.wait({running})
 
 
-async def test_the_log_keeps_what_views_are_built_of_until_nobody_reads_it(tmp_path: Path) -> None:
-    async with running_log(tmp_path / "log", partitions=4, nodes=3) as log:
+async def test_the_log_keeps_what_views_are_built_of_until_nobody_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "HOLD_S", 0.05)
+    monkeypatch.setattr(computing, "GONE_S", 1.0)
+    async with running_log(tmp_path / "log", partitions=5, nodes=3) as log:
         await log.settled()
         (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
         async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
 
-            async def consumers() -> list[list[tuple[str, int]]]:
-                return [[(one.name, one.position) for one in await client.consumers(p)] for p in range(4)]
+            async def consumers(*expected: list[tuple[str, int]]) -> None:
+                async with asyncio.timeout(WAIT_S):
+                    while [[(one.name, one.position) for one in await client.consumers(p)] for p in range(5)] != [
+                        *expected
+                    ]:
+                        await asyncio.sleep(0.05)
 
             for cents in (7, 8):
                 await client.append(0, b'{"id": 1, "cents": %d}' % cents)
             held = [("computecluster.main", 0)]
-            async with views_of(tmp_path, 1, SCRIPT) as first:
+            async with AsyncExitStack() as stack, views_of(tmp_path, 1, SCRIPT) as first:
                 first.allowed.set()
                 await eventually(lambda: first.report().leads and first.report().progress > 0, WAIT_S)
-                assert await consumers() == [held, held, held, []]
+                await consumers(held, held, held, [], [])
                 with pytest.raises(Rejected, match=r"computecluster.main \(from 0\)"):
                     await client.trim(0, 1)
+                former = await stack.enter_async_context(views_of(tmp_path, 1, SCRIPT))
+                await eventually(lambda: former.keeping is not None, WAIT_S)
+                second = await stack.enter_async_context(views_of(tmp_path, 2, OTHER))
+                await eventually(lambda: second.keeping is not None, WAIT_S)
+                await client.consumer("computecluster.main").start(4, 0)  # of a generation that is long gone
+                await consumers(*[held] * 5)
+                second.allowed.set()
+                await eventually(lambda: second.report().leads, WAIT_S)
+                await consumers(held, held, held, held, [])  # the former one follows, for it may have to come back
+                await stack.aclose()
                 async with views_of(tmp_path, 2, OTHER) as second:
-                    await eventually(lambda: second.keeping is not None, WAIT_S)
-                    assert await consumers() == [held] * 4  # the first one may have to come back
                     second.allowed.set()
-                    await eventually(lambda: second.report().leads, WAIT_S)
-                    async with asyncio.timeout(WAIT_S):
-                        while await consumers() != [[], held, held, held]:
-                            await asyncio.sleep(0.05)
+                    await consumers([], held, held, held, [])
 
 
 async def test_views_whose_first_transactions_are_trimmed_are_never_built_without_them(tmp_path: Path) -> None:
