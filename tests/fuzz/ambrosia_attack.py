@@ -15,9 +15,9 @@ from pavane.ambrosia.wire.files import CheckpointHead, Page, SavedOutput
 from pavane.ambrosia.wire.links import Answer, Channel, Code, Hello
 from pavane.ambrosia.wire.primitives import Cursor
 from pavane.ambrosia.wire.records import LogRecord, RecordBuffer
-from pavane.wal.memory import MemoryDisk
 from pavane.wire import ProtocolError
 from tests.fuzz.choices import Choices
+from tests.services.memory_disk import MemoryDisk
 
 NAME, PEERS = "alice", ("bob", "carol")
 STEPS_MAX = 24

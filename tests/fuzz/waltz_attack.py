@@ -4,7 +4,6 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from pavane.wal.memory import MemoryDisk
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.admin import Admin
 from pavane.waltz.core.cluster import ClusterView
@@ -26,6 +25,7 @@ from pavane.waltz.wire.frame import (
 )
 from pavane.wire import LocalProtocolError, ProtocolError, RemoteProtocolError
 from tests.fuzz.choices import Choices
+from tests.services.memory_disk import MemoryDisk
 from tests.services.waltz.running import KEY
 from tests.services.waltz.test_waltz_bad_input import client_messages, storage_messages
 

@@ -1,7 +1,6 @@
 """A write-ahead log for any protocol: segments, checksums, synced marks, one writing thread (docs/specs/raft.md 13).
 
-``Log`` with ``Appender`` (or ``Writer``, the thread around it) on a ``DiskFolder``; ``pavane.wal.memory`` has the twin
-for simulators and tests.
+``Log`` with ``Appender`` (or ``Writer``, the thread around it) on a ``DiskFolder``.
 """
 
 from pavane.wal.files import DiskFolder, File, Folder, Lock

@@ -1,7 +1,7 @@
 """The file system as a write-ahead log sees it, and its real implementation.
 
-``Folder`` and ``File`` are the port: the log above works on any implementation, and ``pavane.wal.memory`` has one that
-loses what was not synced. Every method may raise ``OSError``; whoever appends treats that as fatal, because after a
+``Folder`` and ``File`` are the port: the log above works on any implementation; tests have one that loses what was
+not synced. Every method may raise ``OSError``; whoever appends treats that as fatal, because after a
 failed sync the kernel may have dropped the pages and a second sync would lie (docs/specs/raft.md 5.3).
 """
 

@@ -41,7 +41,7 @@ from pavane.ambrosia.wire.messages import (
     read_rpc,
 )
 from pavane.ambrosia.wire.records import RecordBuffer
-from pavane.wal.memory import MemoryDisk
+from tests.services.memory_disk import MemoryDisk
 
 GO, TAKE = 1, 2
 PROMOTIONS = 0.5

@@ -21,7 +21,7 @@ from pavane.ambrosia.tenure import read_fence
 from pavane.ambrosia.wire.files import CheckpointHead
 from pavane.ambrosia.wire.messages import OUR_INITIAL_MESSAGE, Call, RpcType, incoming
 from pavane.ambrosia.wire.records import LogRecord
-from pavane.wal.memory import MemoryDisk, MemoryFolder
+from tests.services.memory_disk import MemoryDisk, MemoryFolder
 
 FORK = incoming(Call(7, RpcType.FORK, b"some arguments"))
 RECORDS = [

@@ -21,7 +21,7 @@ from pavane.ambrosia.tenure import STILL_LOOKS, TURN, Tenure
 from pavane.ambrosia.wire.files import CheckpointHead
 from pavane.ambrosia.wire.messages import OUR_INITIAL_MESSAGE, Call, RpcType, incoming
 from pavane.ambrosia.wire.records import LogRecord
-from pavane.wal.memory import MemoryDisk
+from tests.services.memory_disk import MemoryDisk
 
 OVERTAKEN = "stood still, and another one took over"
 HEAD = CheckpointHead(7, 0, b"", {}, {}, {}, {}, 5)

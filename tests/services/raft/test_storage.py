@@ -25,8 +25,8 @@ from pavane.raft.state.commands import (
 from pavane.raft.storage import ForeignStore, Identity, RaftStorage, RecordType, StoreError, StoreLocked, records
 from pavane.raft.wire.entry import EntryType, encode_configuration, encode_entry, entry_digest
 from pavane.wal import Appender, DiskFolder, Folder, Log, Record
-from pavane.wal.memory import MemoryDisk, MemoryFile, MemoryFolder
 from pavane.wal.record import decode_mark
+from tests.services.memory_disk import MemoryDisk, MemoryFile, MemoryFolder
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parent / "vectors" / "raft.json").read_text())
 RECORDS = {vector["record"]: bytes.fromhex(vector["payload_hex"]) for vector in VECTORS["extension"]["records"]}

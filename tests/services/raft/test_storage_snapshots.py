@@ -19,8 +19,8 @@ from pavane.raft.storage import Identity, RaftStorage
 from pavane.raft.wire.entry import EntryType, encode_configuration, encode_entry
 from pavane.raft.wire.snapshot import SNAPSHOT_NAME, SnapshotHead, SnapshotMeta, encode_group
 from pavane.wal import Appender
-from pavane.wal.memory import MemoryDisk, MemoryFolder
 from pavane.wire import LocalProtocolError
+from tests.services.memory_disk import MemoryDisk, MemoryFolder
 
 IDENTITY = Identity("1", "KeyValue")
 META = SnapshotMeta(

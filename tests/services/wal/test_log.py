@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pavane.wal import Appender, CorruptRecord, DiskFolder, Folder, ForeignLog, Log, NewRecord, Scanned, first_fault
-from pavane.wal.memory import MemoryDisk
 from pavane.wal.record import FRAME_BYTES, HEADER_BYTES, check_seed, encode_mark
+from tests.services.memory_disk import MemoryDisk
 
 STORE = bytes(range(16))
 DATA = 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pavane.wal import Appender, DiskFolder, Folder, Log, NewRecord, Record
-from pavane.wal.memory import MemoryDisk
+from tests.services.memory_disk import MemoryDisk
 
 STORE = b"0123456789abcdef"
 SEGMENT_BYTES = 200

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pavane.wal import DiskFolder, Folder
-from pavane.wal.memory import MemoryDisk, MemoryFile
+from tests.services.memory_disk import MemoryDisk, MemoryFile
 
 CRASHES = range(60)  # so many draws show each outcome of a crash
 

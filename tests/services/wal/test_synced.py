@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pavane.wal import Appender, DiskFolder, Folder, Log, Scanned, SyncedFile
-from pavane.wal.memory import MemoryDisk
 from pavane.wal.record import check_seed
 from pavane.wal.synced import NAME, SYNC_EVERY
+from tests.services.memory_disk import MemoryDisk
 from tests.services.wal.test_log import DATA, REPAIR, STORE, content_of, nothing, replace
 
 SEED = check_seed(STORE)

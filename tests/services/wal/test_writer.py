@@ -11,8 +11,8 @@ import pytest
 
 from pavane.wal import Appender, Batch, DiskFolder, Log, NewRecord, Writer
 from pavane.wal.files import Buffer
-from pavane.wal.memory import MemoryDisk, MemoryFile, MemoryFolder
 from pavane.wal.writer import HERE_BYTES, QUEUE_BATCHES, SLOW_S
+from tests.services.memory_disk import MemoryDisk, MemoryFile, MemoryFolder
 
 STORE = bytes(16)
 WAIT_S = 20.0

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pavane.wal.memory import MemoryDisk
 from pavane.waltz.aio.adopting import adopt_cluster
 from pavane.waltz.aio.cluster import check_tree, make_tree, read_view, set_replicas
 from pavane.waltz.aio.stream import Stream, connect
@@ -21,6 +20,7 @@ from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.blobs import PARTITION_METADATA
 from pavane.waltz.wire.frame import STORAGE_CLIENT
 from tests.services.eventually import eventually
+from tests.services.memory_disk import MemoryDisk
 from tests.services.waltz.memory import MemoryMetadata
 from tests.services.waltz.running import KEY, Log, RawClient, running_log
 from tests.services.waltz.test_power_loss import PowerCutError, power_until

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from pavane.wal.memory import MemoryDisk, MemoryFile, MemoryFolder
 from pavane.waltz.core.node import Node
 from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage import Directory
@@ -16,6 +15,7 @@ from pavane.waltz.storage.clock import Clock
 from pavane.waltz.storage.directory import REBUILDS_MAX, REBUILT_MS, PartitionFiles
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
+from tests.services.memory_disk import MemoryDisk, MemoryFile, MemoryFolder
 
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 DRAWS = 6  # outcomes of each crash that are looked at

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pavane.wal.memory import MemoryDisk
 from pavane.waltz.client import Waltz
 from pavane.waltz.core import storing
 from pavane.waltz.core.retention import Policy, agreed
@@ -15,6 +14,7 @@ from pavane.waltz.storage.clock import Clock
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
 from tests.services.eventually import eventually
+from tests.services.memory_disk import MemoryDisk
 from tests.services.waltz.running import ANSWER_S, KEY, running_log
 
 YEAR, HOUR, DAY = 365 * 86_400.0, 3600.0, 86_400.0

@@ -1,6 +1,6 @@
 """Disks in virtual time: the thread that writes, and power cuts between any two of its syncs.
 
-The files are those of ``pavane.wal.memory``: a cut loses, keeps or tears what was not synced.
+The files are those of ``tests.services.memory_disk``: a cut loses, keeps or tears what was not synced.
 """
 
 from collections import deque
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from pavane.wal import Appender, Batch
-from pavane.wal.memory import MemoryDisk
+from tests.services.memory_disk import MemoryDisk
 from tests.sim.kit.scheduler import Scheduler
 
 USUAL_FSYNC_S = (0.0002, 0.004)

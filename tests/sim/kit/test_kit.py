@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from pavane.wal import Appender, Batch, Log
-from pavane.wal.memory import MemoryDisk
+from tests.services.memory_disk import MemoryDisk
 from tests.sim.kit.disk import DiskThread, SimWriter
 from tests.sim.kit.network import Frames, Network, Weather
 from tests.sim.kit.scheduler import Alarm, Scheduler

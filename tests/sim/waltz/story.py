@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from pavane.wal.memory import MemoryDisk
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.node import Node
 from pavane.waltz.core.session import StoreSession
@@ -13,6 +12,7 @@ from pavane.waltz.storage.directory import PartitionFiles
 from pavane.waltz.wire import blobs
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
+from tests.services.memory_disk import MemoryDisk
 from tests.sim.waltz.world import KEY, NODES, PARTITION
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from pavane.wal.memory import MemoryDisk
 from pavane.waltz.core import outputs as o
 from pavane.waltz.core.cluster import ClusterView
 from pavane.waltz.core.node import Node
@@ -20,6 +19,7 @@ from pavane.waltz.storage import Directory
 from pavane.waltz.wire import blobs
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
+from tests.services.memory_disk import MemoryDisk
 from tests.sim.kit.disk import DiskThread
 from tests.sim.kit.scheduler import Alarm, Scheduler
 from tests.sim.kit.seeds import holds
