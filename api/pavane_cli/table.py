@@ -142,11 +142,6 @@ COMMANDS: dict[str, dict[str, Branch | Command]] = {
         "waltz get": Command("waltz_log:get", "ledger 12 -p 1"),
         "waltz hwm": Command("waltz_log:hwm", "ledger -p 1"),
         "waltz partitions": Command("waltz_log:partitions", "ledger"),
-        "waltz recover": Command(
-            "waltz_tools:recover",
-            "10.0.0.3:55281 -p 0 --others 10.0.0.1:55281,10.0.0.2:55281 --partitions 4 "
-            "--key 6ba7b810-9dad-11d1-80b4-00c04fd430c8 --no-tls",
-        ),
         "waltz restore": Command("waltz_restore:restore", "ledger --from s3://logs/ledger-6ba7b810", "services"),
         "waltz trim": Command("waltz_log:trim", "ledger -p 1 --before 100 --dry-run"),
         "waltz validate": Command("waltz_tools:validate", "ledger -p 1 --count 10000"),

@@ -1,4 +1,4 @@
-"""``pavane waltz validate|bench|recover|restore`` on a log with real servers and storage nodes."""
+"""``pavane waltz validate|bench|restore`` on a log with real servers and storage nodes."""
 
 import asyncio
 import json
@@ -40,23 +40,6 @@ async def test_a_log_is_validated_and_measured(tmp_path: Path) -> None:
         assert 0 < found["p50Ms"] <= found["p99Ms"]
         assert found["perSecond"] > 0
         assert await pavane("hwm", "--servers", servers(log)) == "199\n"
-
-
-async def test_a_node_is_refilled_and_what_is_wrong_is_said(tmp_path: Path) -> None:
-    async with running_log(tmp_path) as log:
-        await pavane("append", "--servers", servers(log), "kept")
-        others = ",".join(log.admin(index) for index in (1, 2))
-        whole = ["--key", str(KEY), "--partitions", "1", "-p", "0"]
-        said = await pavane("recover", log.admin(0), "--others", others, *whole)
-        assert said.splitlines()[1] == f"{log.admin(0)} holds partition 0 up to transaction 0 again"
-        with pytest.raises(UserError, match="belongs to cluster") as caught:
-            await pavane("recover", log.admin(0), "--others", others, *whole[:2], "--partitions", "2", "-p", "0")
-        assert caught.value.code is ExitCode.REFUSED
-        with pytest.raises(UserError, match="would be left"):
-            await pavane("recover", log.admin(0), "--others", log.admin(1), *whole)
-        for wrong, text in ((["--key", "x"], "not a UUID"), (["--others", "nowhere"], "not HOST:PORT")):
-            with pytest.raises(UserError, match=text):
-                await pavane("recover", log.admin(0), "--others", others, *whole, *wrong)
 
 
 async def test_a_log_is_restored_from_its_archive(tmp_path: Path) -> None:

@@ -1,23 +1,18 @@
-"""``pavane waltz adopt|validate|bench|recover``."""
+"""``pavane waltz adopt|validate|bench``."""
 
-import ssl
-from pathlib import Path
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
-from pavane.runtime.certificates import Certificates
 from pavane.waltz.client.tools import measure
-from pavane.waltz.client.tools import recover as recover_node
 from pavane.waltz.client.tools import validate as validate_log
 from pavane_api.waltzlog.schemas import AdoptedLog
 from pavane_cli import output
-from pavane_cli.failures import ExitCode, UserError
+from pavane_cli.failures import UserError
 from pavane_cli.output import Format, Output
 from pavane_cli.reach import ControlPlane, through_plane
 from pavane_cli.target import run, run_with
-from pavane_cli.waltz_reach import Name, WaltzReach, explained, reaching
+from pavane_cli.waltz_reach import Name, WaltzReach, reaching
 
 CLIENTS_MAX = 1000
 SIZE_MAX_BYTES = 16 * 1024 * 1024
@@ -93,43 +88,3 @@ def adopt(
             return AdoptedLog.model_validate(await rest.post(path, b""))
 
     output.say(run(ask()).sentence(dry_run=dry_run))
-
-
-def recover(
-    node: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Admin port of the storage node to be refilled.")],
-    others: Annotated[str, typer.Option(metavar="HOST:PORT,…", help="Admin ports of all other storage nodes.")],
-    key: Annotated[str, typer.Option(help="The cluster's key, as `pavane waltz verify FOLDER` prints it.")],
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions the cluster has.")],
-    partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="Which is to be copied again.")],
-    tls: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, help="Folder with tls.crt, tls.key and ca.crt of the cluster."),
-    ] = None,
-    no_tls: Annotated[bool, typer.Option("--no-tls", help="Connect without TLS.")] = False,
-) -> None:
-    """Empty one partition of a storage node whose copy is damaged, and wait until it is copied from the others.
-
-    Nothing is changed unless a majority of all nodes holds the partition without this one. The log goes on meanwhile.
-    """
-    if (tls is None) == (not no_tls):
-        raise UserError("give --tls FOLDER, or --no-tls", ExitCode.USAGE)
-    try:
-        cluster = UUID(key)
-    except ValueError as error:
-        raise UserError(f"--key: {key!r} is not a UUID", ExitCode.USAGE) from error
-    addresses = [node, *(text.strip() for text in others.split(",") if text.strip())]
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise UserError(f"{address!r} is not HOST:PORT", ExitCode.USAGE)
-    context = None if tls is None else _mutual(tls)
-    with explained():
-        done = run(recover_node(addresses, node, partition, cluster, partitions, context, output.say))
-    output.say(f"{node} holds partition {partition} up to transaction {done.last} again")
-
-
-def _mutual(folder: Path) -> ssl.SSLContext:
-    try:
-        return Certificates(folder).dialling
-    except OSError as error:
-        raise UserError(f"--tls: {folder}: {error}", ExitCode.USAGE) from error

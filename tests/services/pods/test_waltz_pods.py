@@ -4,21 +4,18 @@ import asyncio
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 
 from pavane.compute.wire.common import Epoch
-from pavane.pods.waltz_settings import ADMIN_PORT
 from pavane.waltz.client import Waltz
 from pavane.waltz.client.link import Link
-from pavane.waltz.client.tools import recover
 from pavane.waltz.errors import OutcomeUnknown, RejectCode
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 from tests.services.eventually import eventually
 from tests.services.pods.raft_pods import Pods
-from tests.services.pods.waltz_pods import KEY, PARTITIONS, WAIT_S, WaltzPod, WaltzPods
+from tests.services.pods.waltz_pods import PARTITIONS, WAIT_S, WaltzPod, WaltzPods
 
 
 @pytest.fixture
@@ -128,12 +125,9 @@ async def test_a_log_goes_on_through_a_new_generation_of_servers_and_kills_of_ea
             for writer in writers:
                 await writer.more()
         cluster.storage[1].start()
-        tools = [f"{pod.address}:{ADMIN_PORT}" for pod in cluster.storage]
         async with asyncio.timeout(WAIT_S):
             while not await cluster.storage[1].takes_tools():
                 await asyncio.sleep(0.05)
-            # While appends go on a node gives its copy up and gets a new one.
-            await recover(tools, tools[2], 0, UUID(KEY), PARTITIONS, None, lambda _: None)
         for writer in writers:
             await writer.more()
         for writer in writers:
