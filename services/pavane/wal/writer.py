@@ -5,13 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from pavane.wal.log import Appender, Batch
+from pavane.wal.times import SyncTimes
 
 QUEUE_BATCHES = 1024  # STORAGE_QUEUE of docs/specs/raft.md 14.4: beyond it the caller stops taking input
 QUEUE_BYTES = 128 << 20  # the same in bytes
 HERE_BYTES = 64 << 10  # of a batch that the caller may write itself: more takes longer than a hand-over
-HERE_S = 0.0005  # what its sync may take, by those before it: then two hand-overs cost as much
-SLOW_S = 0.002  # of a sync: no caller waits for the next one
-RECENT = 0.8  # share of what was known of syncs that one more leaves standing; a slow one counts whole
 
 
 class Writer:
@@ -33,7 +31,7 @@ class Writer:
         self._open_bytes = 0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="pavane-wal", daemon=True)
-        self._sync_s = HERE_S * 2  # what a sync takes: not known yet, so no caller waits for the first ones
+        self._times = SyncTimes()
         self.syncs = 0
         self.sync_seconds = 0.0
 
@@ -49,7 +47,7 @@ class Writer:
     def suits_here(self, batch: Batch) -> bool:
         """Whether ``write_here`` is quicker than ``submit``; ask only when all that was submitted has been done."""
         steps = batch.before or batch.after or any(write.create or write.remove for write in batch.writes)
-        return not steps and batch.size <= HERE_BYTES and self._sync_s <= HERE_S
+        return not steps and batch.size <= HERE_BYTES and self._times.short
 
     def write_here(self, batch: Batch) -> None:
         """Write and sync a batch on the caller's thread, while nothing else is queued; raises ``OSError``, for good."""
@@ -97,4 +95,4 @@ class Writer:
             took = time.perf_counter() - started
             self.syncs += 1
             self.sync_seconds += took
-            self._sync_s = max(took if took >= SLOW_S else 0.0, RECENT * self._sync_s + (1 - RECENT) * took)
+            self._times.note(took)

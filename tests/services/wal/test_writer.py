@@ -11,7 +11,8 @@ import pytest
 
 from pavane.wal import Appender, Batch, DiskFolder, Log, NewRecord, Writer
 from pavane.wal.files import Buffer
-from pavane.wal.writer import HERE_BYTES, QUEUE_BATCHES, SLOW_S
+from pavane.wal.times import SLOW_S
+from pavane.wal.writer import HERE_BYTES, QUEUE_BATCHES
 from tests.services.memory_disk import MemoryDisk, MemoryFile, MemoryFolder
 
 STORE = bytes(16)

@@ -20,7 +20,7 @@ from pavane.waltz.storage.directory import DROPPED_MAX
 from pavane.waltz.wire import blobs
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
-from pavane.waltz.wire.frame import STORAGE_SERVER
+from pavane.waltz.wire.frame import STORAGE_SERVER, FeedBurst
 from pavane.waltz.wire.storage import Record
 from tests.services.eventually import eventually
 from tests.services.waltz.running import ANSWER_S, Log, RawClient, running_log
@@ -115,8 +115,8 @@ def fed(outputs: list[Output], connection: int) -> list[object]:
             match one.message:
                 case m.FeedBatch() as batch:
                     found += range(batch.first_txid, batch.first_txid + len(batch.items))
-                case m.FeedData() as data:
-                    found.append(data.txid)
+                case FeedBurst() as burst:
+                    found += [record.txid for record in burst]
                 case m.Reject() as refusal:
                     found.append((refusal.code, refusal.request_type, refusal.detail))
                 case m.MountResponse() as response:

@@ -7,17 +7,17 @@ import asyncio
 import logging
 import ssl
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 from uuid import UUID
 
+from pavane.wal.times import SyncTimes
 from pavane.waltz.aio.admin import AdminPort
 from pavane.waltz.aio.listener import Listener
-from pavane.waltz.aio.stream import Stream
+from pavane.waltz.aio.stream import Stream, Turn, turn_of
 from pavane.waltz.core.admin import Admin
 from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node
 from pavane.waltz.storage import Directory
@@ -28,6 +28,7 @@ from pavane.waltz.wire.frame import STORAGE_SERVER
 
 UNANSWERED_HIGH, UNANSWERED_LOW = 600, 300  # messages of one connection: between them it is read or not as it was
 BATCH_MESSAGES_MAX = 1000
+HERE_BYTES = 64 * 1024  # of data in a batch that the loop may write itself: more takes longer than a hand-over
 BATCH_READS_MAX = 16  # of one batch: each answer may have 4 MiB, and all of them are kept until the batch is done
 MARK_SYNC_S = 0.1
 PARTITIONS_MAX = 4096  # that a server may ask for: as many as a cluster may have
@@ -129,9 +130,15 @@ class StorageServer:
         """Queue a message of a connection that has opened."""
         self.node.arrive(message.head)
         self._queue.append((connection, message, self._tracing.now_ns()))
-        if not self._working:
+
+    def begin(self, turn: Turn) -> None:
+        """Work on what was queued, with what else comes in this turn."""
+        if self._queue and not self._working:
             self._working = True
-            asyncio.get_running_loop().call_soon(self._work)
+            if turn.alone:
+                self._work()
+            else:
+                asyncio.get_running_loop().call_soon(self._work)
 
     def _work(self) -> None:
         """Give the disk all that waits: when something has come to an idle disk, and whenever a batch is done."""
@@ -139,7 +146,8 @@ class StorageServer:
         self._working = bool(taken) and self._disk is not None
         if self._working and self._disk is not None:
             messages = [message for _, message, _ in taken]
-            self._disk.call(partial(self.node.execute, messages), partial(self._answer, taken))
+            small = all(isinstance(message, s.Append) for message in messages) and _size(messages) <= HERE_BYTES
+            self._disk.work(partial(self.node.execute, messages), partial(self._answer, taken), small=small)
 
     def _answer(self, taken: "list[tuple[_Connection, Any, int]]", answers: list[Any]) -> None:
         for (connection, message, arrived_ns), answer in zip(taken, answers, strict=True):
@@ -196,38 +204,55 @@ class StorageServer:
 class _Disk:
     """The thread that works on the disk, one call after the other, and syncs marks now and then.
 
-    An executor takes longer to hand a small batch over than the kernel to write it. ``failure`` is set when ``work`` or
+    An executor takes longer to hand a small batch over than the kernel to write it, and on a fast disk so does this
+    thread: while it has nothing to do, small batches are written by the loop. ``failure`` is set when ``work`` or
     ``done`` raises: the node cannot go on then.
     """
 
     def __init__(self, directory: Directory) -> None:
         self._loop = asyncio.get_running_loop()
+        self._turn = turn_of(self._loop)
         self.failure: asyncio.Future[None] = self._loop.create_future()
+        self.syncs = SyncTimes()
         self._directory = directory
+        self._open = 0
+        """Calls that the thread has not answered."""
+        self._marks_due: asyncio.TimerHandle | None = None
         self._calls: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="waltz-disk", daemon=True)
         self._thread.start()
 
     def call(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Call ``work`` on the thread, then ``done`` with what it returned on the loop."""
+        self._open += 1
         self._calls.put((work, done))
+        if self._marks_due is None:
+            self._marks_due = self._loop.call_later(MARK_SYNC_S, self._marks)
+
+    def work(self, work: Callable[[], Any], done: Callable[[Any], None], *, small: bool) -> None:
+        """``call``, or do it here and now if it is ``small`` and a hand-over would take longer than it."""
+        timed = partial(self.syncs.timed, work) if small else work
+        if not (small and self.syncs.short and not self._open):
+            self.call(timed, done)
+            return
+        if self._marks_due is None:
+            self._marks_due = self._loop.call_later(MARK_SYNC_S, self._marks)
+        try:
+            result = timed()
+        except Exception as error:
+            self._fail(error)
+            return
+        done(result)
 
     async def close(self) -> None:
         """Do what was asked for, then end the thread."""
+        if self._marks_due is not None:
+            self._marks_due.cancel()
         self._calls.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
-        sync_at: float | None = None
-        while True:
-            try:
-                wanted = self._calls.get(timeout=None if sync_at is None else max(0.0, sync_at - time.monotonic()))
-            except Empty:
-                sync_at = None
-                self._sync_marks()
-                continue
-            if wanted is None:
-                return
+        while (wanted := self._calls.get()) is not None:
             work, done = wanted
             try:
                 result = work()
@@ -236,16 +261,12 @@ class _Disk:
                 return
             self._loop.call_soon_threadsafe(self._deliver, done, result)
             del wanted, work, done, result  # while nothing comes, what was read and written is not to be held here
-            now = time.monotonic()
-            if sync_at is None:
-                sync_at = now + MARK_SYNC_S
-            elif sync_at <= now:
-                sync_at = None
-                self._sync_marks()
 
     def _deliver(self, done: Callable[[Any], None], result: Any) -> None:
+        self._open -= 1
         try:
-            done(result)
+            with self._turn:
+                done(result)
         except Exception as error:
             self._fail(error)
 
@@ -253,11 +274,20 @@ class _Disk:
         if not self.failure.done():
             self.failure.set_exception(error)
 
+    def _marks(self) -> None:
+        self._open += 1
+        self._marks_due = None
+        self._calls.put((self._sync_marks, lambda _: None))
+
     def _sync_marks(self) -> None:
         try:
             self._directory.sync_marks()
         except OSError as error:
             _logger.error("marks cannot be synced: %s", error)
+
+
+def _size(appends: list[s.Append]) -> int:
+    return sum(len(record.data) for append in appends for record in append.records)
 
 
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:
@@ -289,6 +319,9 @@ class _Connection(Stream):
             if self._unanswered >= UNANSWERED_HIGH:
                 self.pause_reading(True)
             self._server.submit(self, message)
+
+    def turned(self) -> None:
+        self._server.begin(self.turn)
 
     def answer(self, message: Any) -> None:
         """Send the answer to a message that was submitted."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -29,15 +29,18 @@ READ_BYTES = 256 * 1024  # at once
 _logger = logging.getLogger(__name__)
 
 
-class _Turn:
+class Turn:
     """What all connections of a loop share: what they read into, and who has to write at the end of this turn.
 
-    A buffer of its own for each read costs more than all that is done with a small message.
+    A buffer of its own for each read costs more than all that is done with a small message. What is sent within
+    ``with turn`` is written behind it if nothing else is to be done in this turn, else at its end.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self._loop = loop
+        self._ready: Sized | None = getattr(loop, "_ready", None)
+        self._inside = self._soon = False
         self._unsent: list[Stream] = []
         self._kept: dict[Stream, int] = {}  # bytes for strangers, of which who keeps some for longest is the first
         self._kept_sum = 0
@@ -57,18 +60,48 @@ class _Turn:
                 self._kept_sum -= self._kept.pop(oldest)
                 oldest.make_room()
 
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else is to be done in this turn: then nobody has to wait for what others may add to it."""
+        return self._ready is not None and not self._ready
+
+    def __enter__(self) -> None:
+        self._inside = True
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = False
+        if self._unsent:
+            self._write()
+
     def add(self, stream: "Stream") -> None:
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
+        """Have a stream written."""
         self._unsent.append(stream)
+        if not (self._inside or self._soon):
+            self._soon = True
+            self._loop.call_soon(self._flush)
+
+    def _write(self) -> None:
+        if self.alone:
+            self._flush()
+        elif not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
+        self._soon = False
         unsent, self._unsent = self._unsent, []
         for stream in unsent:
             stream.flush()
 
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = WeakKeyDictionary()
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = WeakKeyDictionary()
+
+
+def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
+    """Return what all connections of a loop share."""
+    if (turn := _turns.get(loop)) is None:
+        turn = _turns[loop] = Turn(loop)
+    return turn
 
 
 class Stream(asyncio.BufferedProtocol):
@@ -89,10 +122,8 @@ class Stream(asyncio.BufferedProtocol):
         self.joined: Callable[[Any, asyncio.BaseTransport], None] = lambda *_: None
         self.forget: Callable[[Any], None] = lambda _: None
         self._loop = asyncio.get_running_loop()
-        if (turn := _turns.get(self._loop)) is None:
-            turn = _turns[self._loop] = _Turn(self._loop)
-        self._turn = turn
-        self._buffer = turn.buffer
+        self.turn = turn_of(self._loop)
+        self._buffer = self.turn.buffer
         self._greeting: asyncio.Future[None] | None = self._loop.create_future() if connecting else None
         self._transport: asyncio.Transport | None = None
         self._pending = bytearray()
@@ -171,7 +202,7 @@ class Stream(asyncio.BufferedProtocol):
             return
         frame = self.channel.encode(message)
         if not self._pending:
-            self._turn.add(self)
+            self.turn.add(self)
         self._pending += frame
         if len(self._pending) >= WRITE_BYTES:
             self.flush()
@@ -232,7 +263,11 @@ class Stream(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take messages."""
+        """Take messages; what is answered at once is written at once."""
+        with self.turn:
+            self._take(nbytes)
+
+    def _take(self, nbytes: int) -> None:
         greeted = self.channel.version is not None
         self.channel.receive(self._buffer[:nbytes])
         while not self.closed:
@@ -265,7 +300,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def _count(self) -> None:
         if self.strangers:
-            self._turn.keep(self, self.kept)
+            self.turn.keep(self, self.kept)
 
     def _drained(self) -> None:
         if not self._write_paused and not self.closed:
@@ -303,7 +338,7 @@ class Stream(asyncio.BufferedProtocol):
         if not self.closed:
             self.closed = True
             self._pending.clear()
-            self._turn.keep(self, 0)
+            self.turn.keep(self, 0)
             if self._timer is not None:
                 self._timer.cancel()
             if self._greeting is not None and not self._greeting.done():

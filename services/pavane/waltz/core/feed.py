@@ -10,6 +10,7 @@ from pavane.waltz.core.outputs import Drain, Hangup, Output, Reply
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.frame import FeedBurst
 from pavane.waltz.wire.storage import Record
 
 TAILS_BYTES_MAX = 64 * 1024 * 1024  # of the newest transactions, which readers at the end want, of all partitions here
@@ -58,6 +59,7 @@ class Tail:
 
     def take(self, txid: int, limit: int) -> list[Record]:
         """Return up to ``limit`` records from ``txid`` on; none if it is older than what is kept."""
+        limit = min(limit, self.first + len(self._records) - txid)
         if self._taken[:2] != (txid, limit):
             self._taken = txid, limit, self._take(txid - self.first, limit)
         return self._taken[2]
@@ -73,6 +75,7 @@ class Tail:
         return newest[:limit]
 
 
+NO_BURST: tuple[Sequence[Record], FeedBurst] = [], FeedBurst()
 NOTHING_CUT: tuple[Sequence[Record], int, int, m.SharedItems, int, int] = [], 0, 0, m.SharedItems(), 0, 0
 
 
@@ -119,6 +122,9 @@ class Feeds:
         """Data that was ever committed here."""
         self._cut = NOTHING_CUT
         """The last whole batch: of which records, inline and in which frame at most; its items, their data and size."""
+
+        self._burst: tuple[Sequence[Record], FeedBurst] = NO_BURST
+        """The last of a feed below V5, and of which records it is."""
 
     def __len__(self) -> int:
         return len(self._feeds)
@@ -242,7 +248,7 @@ class Feeds:
     def close(self) -> list[Feed]:
         """End all feeds and return them; forget what was kept for them."""
         ended, self._feeds = self._feeds, []
-        self.tail, self._cut = Tail(self.hwm, 0), NOTHING_CUT
+        self.tail, self._cut, self._burst = Tail(self.hwm, 0), NOTHING_CUT, NO_BURST
         return ended
 
     def _begin(self, feed: Feed) -> None:
@@ -299,9 +305,11 @@ class Feeds:
             self._out.append(Drain(connection.id))
 
     def _send_items(self, feed: Feed, records: Sequence[Record]) -> int:
-        records = records[: feed.credit]
-        for record in records:
-            self._out.append(Reply(feed.connection.id, m.FeedData(record.reqid, record.txid, record.header)))
+        if len(records) > feed.credit:
+            records = records[: feed.credit]
+        if self._burst[0] is not records:
+            self._burst = records, FeedBurst(records)
+        self._out.append(Reply(feed.connection.id, self._burst[1]))
         feed.next += len(records)
         feed.credit -= len(records)
         self._fed(feed.connection, len(records) * ITEM_BYTES)

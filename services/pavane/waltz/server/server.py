@@ -440,9 +440,11 @@ class WaltzServer:
 
     def client_heard(self, client: "_Client", messages: list[Any]) -> None:
         """Take requests; those of one turn of the loop are given to the core together."""
-        if not self._heard:
-            self._loop.call_soon(self._take_heard)
         self._heard.append((client, messages))
+        if client.turn.alone:
+            self._take_heard()
+        elif len(self._heard) == 1:
+            self._loop.call_soon(self._take_heard)
 
     def _take_heard(self) -> None:
         heard, self._heard = self._heard, []

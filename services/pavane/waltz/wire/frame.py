@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 
 from pavane.waltz.wire.fields import Layout, Text
-from pavane.waltz.wire.storage import ADMIN_REQUESTS, ADMIN_RESPONSES, STORAGE_REQUESTS, STORAGE_RESPONSES
+from pavane.waltz.wire.storage import ADMIN_REQUESTS, ADMIN_RESPONSES, STORAGE_REQUESTS, STORAGE_RESPONSES, Record
 from pavane.waltz.wire.tables import REQUESTS, RESPONSES, Table
 from pavane.wire import LimitExceeded, LocalProtocolError, RemoteProtocolError
 
@@ -20,6 +20,8 @@ DATA_BYTES_MAX = FRAME_BYTES_MAX - 4096  # of one transaction, so that it fits e
 HELLO_BYTES_MAX = 4 + 2 * 64 + 4 + 1024  # 64 versions and a text of 1 KiB
 VERSIONS_MAX = 64
 _HEADER = struct.Struct(">bhi")
+_FEED_DATA = struct.Struct(">bhibiiiiqi")  # frame, type, request id, transaction, header
+_FEED_DATA_BYTES, _FEED_DATA_TYPE = _FEED_DATA.size - _HEADER.size, 4
 _COMPACT_BYTES_MIN = 64 * 1024  # consumed bytes are dropped from the buffer in steps of this size
 
 
@@ -56,6 +58,21 @@ STORAGE_CLIENT = Side(Magic.STORAGE, "Waltz Storage Client", STORAGE_REQUESTS, S
 STORAGE_SERVER = Side(Magic.STORAGE, "Waltz Storage Server", STORAGE_RESPONSES, STORAGE_REQUESTS)
 ADMIN_CLIENT = Side(Magic.ADMIN, "Waltz Storage Admin Client", ADMIN_REQUESTS, ADMIN_RESPONSES)
 ADMIN_SERVER = Side(Magic.ADMIN, "Waltz Storage Admin Server", ADMIN_RESPONSES, ADMIN_REQUESTS)
+
+
+class FeedBurst(tuple[Record, ...]):
+    """Transactions on their way to readers below V5: a FEED_DATA each, encoded once for all readers of a version."""
+
+    _encoded: tuple[int, bytes] = -1, b""
+
+    def encode(self, version: int) -> bytes:
+        """Return the frames."""
+        if self._encoded[0] != version:
+            pack = _FEED_DATA.pack
+            start = Magic.LOG, version, _FEED_DATA_BYTES, _FEED_DATA_TYPE
+            frames = [pack(*start, *reqid, txid, header) for txid, reqid, header, _, _ in self]
+            self._encoded = version, b"".join(frames)
+        return self._encoded[1]
 
 
 class _Versions:
@@ -118,6 +135,8 @@ class Channel:
         """Return the frame of ``message``; raises ``LocalProtocolError`` if it cannot be said in this version."""
         if self._sends is None or self.version is None:
             raise LocalProtocolError("nothing may be sent before the peer's Hello came")
+        if type(message) is FeedBurst:
+            return message.encode(self.version)
         body = self._sends.encode(message)
         if len(body) > self._frame_bytes_max:
             raise LocalProtocolError(

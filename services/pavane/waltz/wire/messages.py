@@ -53,10 +53,10 @@ class MountResponse(Message):
     state: MountState
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRequest(Message):
+class AppendRequest(NamedTuple):
     """Append ``data`` unless a lock was written after ``hwm``."""
 
+    reqid: ReqId
     hwm: int
     write: tuple[int, ...]
     read: tuple[int, ...]
@@ -72,10 +72,10 @@ class FeedRequest(Message):
     hwm: int
 
 
-@dataclass(frozen=True, slots=True)
-class FeedData(Message):
+class FeedData(NamedTuple):
     """A committed transaction; ``reqid`` is that of its append."""
 
+    reqid: ReqId
     txid: int
     header: int
 

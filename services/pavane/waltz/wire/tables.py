@@ -36,8 +36,7 @@ from pavane.waltz.wire.fields import (
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
 
 _ITEM = struct.Struct(">iiiiiIi")
-_BARE = struct.Struct(">iiiiqiiiiiqii")  # AppendIdempotent with three empty arrays of locks, up to the data
-_BARE_COUNTS = slice(5, 8)
+_BARE_COUNTS = slice(5, 8)  # of an append without locks: those of its three empty arrays
 _ACK = struct.Struct(">iiiiqi")
 _UINT32 = struct.Struct(">I")
 _INT32 = struct.Struct(">i")
@@ -116,33 +115,40 @@ class _BatchItems:
         return tuple(items), at + 4
 
 
-class _Appends(Layout[m.AppendIdempotent]):
-    """An append without locks is one ``struct`` and its data: half the time of a busy server goes into these."""
+class _Appends(Layout[Any]):
+    """An append without locks is one ``struct`` and its data: half the time of a busy server goes into these.
 
-    def put(self, out: bytearray, value: m.AppendIdempotent) -> None:
+    ``codes`` are those of what is between locks and data.
+    """
+
+    def __init__(self, cls: type[Any], codes: str, *fields: Any) -> None:
+        super().__init__(cls, REQID, INT64, LOCKS, LOCKS, LOCKS, *fields, CHECKED_DATA)
+        self._bare = struct.Struct(f">iiiiqiii{codes}i")
+
+    def put(self, out: bytearray, value: m.AppendRequest | m.AppendIdempotent) -> None:
         """Append ``value``."""
-        reqid, hwm, write, read, append, header, epoch, not_before, flags, data = value
+        reqid, hwm, write, read, append, *rest, data = value
         if write or read or append:
             super().put(out, value)
             return
         try:
-            out += _BARE.pack(*reqid, hwm, 0, 0, 0, header, epoch, not_before, flags, len(data))
+            out += self._bare.pack(*reqid, hwm, 0, 0, 0, *rest, len(data))
         except (struct.error, TypeError) as error:
-            raise LocalProtocolError(f"AppendIdempotent: {error}") from None
+            raise LocalProtocolError(f"{self.cls.__name__}: {error}") from None
         out += data
         out += _UINT32.pack(zlib.crc32(data))
 
-    def decode(self, body: bytes, at: int = 0) -> m.AppendIdempotent:
+    def decode(self, body: bytes, at: int = 0) -> Any:
         """Read the append, which ends where ``body`` ends; raises ``RemoteProtocolError``."""
-        start, end = at + _BARE.size, len(body) - _UINT32.size
+        start, end = at + self._bare.size, len(body) - _UINT32.size
         if start <= end:
-            values = _BARE.unpack_from(body, at)
-            if values[_BARE_COUNTS] == _NO_LOCKS and start + values[12] == end:
+            values = self._bare.unpack_from(body, at)
+            if values[_BARE_COUNTS] == _NO_LOCKS and start + values[-1] == end:
                 data = body[start:end]
                 if zlib.crc32(data) != _UINT32.unpack_from(body, end)[0]:
                     raise ChecksumError
                 reqid = new(ReqId, values[:4])
-                return new(m.AppendIdempotent, (reqid, values[4], (), (), (), *values[8:12], data))
+                return new(self.cls, (reqid, values[4], (), (), (), *values[8:-1], data))
         return super().decode(body, at)
 
 
@@ -217,7 +223,7 @@ _C1: Rows = {
 }
 _C2: Rows = {
     **_C1,
-    2: Layout(m.AppendRequest, REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, CHECKED_DATA),
+    2: _Appends(m.AppendRequest, "i", INT32),
     15: Layout(m.AssignmentRequest, REQID),
     17: Layout(m.AddPreferredRequest, REQID, SOME_INTS),
     19: Layout(m.RemovePreferredRequest, REQID, SOME_INTS),
@@ -227,7 +233,7 @@ _C5: Rows = {
     **_C4,
     32: Layout(m.FeedBatchRequest, REQID, INT64, INT32, INT32, INT32, INT32, INT32),
     34: Layout(m.FeedCredit, REQID, INT32, INT32),
-    37: _Appends(m.AppendIdempotent, REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, INT32, INT64, INT32, CHECKED_DATA),
+    37: _Appends(m.AppendIdempotent, "iiqi", INT32, INT32, INT64, INT32),
     45: Layout(m.ViewRequest, REQID, INT32),
     47: Layout(m.TrimRequest, REQID, INT64, INT32),
     49: Layout(m.ConsumerRequest, REQID, Enumerated(BYTE, m.ConsumerAction), SHORT_TEXT, INT64, INT64, SHORT_TEXT),

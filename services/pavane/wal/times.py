@@ -1,0 +1,34 @@
+"""How long syncs take, so that who has a small batch knows whether to hand it to a thread (docs/specs/raft.md 13.4)."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+SHORT_S = 0.0005  # what a sync may take, by those before it: then two hand-overs cost as much
+SLOW_S = 0.002  # of a sync: no caller waits for the next one
+RECENT = 0.8  # share of what was known of syncs that one more leaves standing; a slow one counts whole
+T = TypeVar("T")
+
+
+class SyncTimes:
+    """What the last syncs of one volume took. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._seconds = SHORT_S * 2  # not known yet, so no caller waits for the first ones
+
+    @property
+    def short(self) -> bool:
+        """Whether a caller may wait for the next one."""
+        return self._seconds <= SHORT_S
+
+    def note(self, took: float) -> None:
+        """Take note of a sync of so many seconds."""
+        self._seconds = max(took if took >= SLOW_S else 0.0, RECENT * self._seconds + (1 - RECENT) * took)
+
+    def timed(self, work: Callable[[], T]) -> T:
+        """Call ``work``, which syncs, and note what it took."""
+        began = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.note(time.perf_counter() - began)

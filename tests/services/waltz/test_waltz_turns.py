@@ -1,0 +1,199 @@
+"""How many turns and threads an append goes through: it is answered in the turn in which it comes (16)."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pavane.wal import times
+from pavane.waltz.aio.storage import HERE_BYTES
+from pavane.waltz.aio.stream import Stream, turn_of
+from pavane.waltz.core.connection import Connection
+from pavane.waltz.core.feed import Feeds
+from pavane.waltz.core.node import Node
+from pavane.waltz.core.outputs import Output, Reply
+from pavane.waltz.server import StorageNode
+from pavane.waltz.wire import messages as m
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.frame import LOG_CLIENT, LOG_SERVER, STORAGE_CLIENT, Channel, FeedBurst
+from tests.services.waltz.running import ANSWER_S
+
+KEY = UUID(int=7)
+ASKED = m.HighWaterMarkRequest(ReqId(1, 0, 0, 1))
+
+
+class Wire(asyncio.Transport):
+    """Takes what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class Answering(Stream):
+    """Answers each question as soon as all that came with it was read."""
+
+    def __init__(self) -> None:
+        super().__init__(LOG_SERVER, connecting=False)
+        self.asked: list[Any] = []
+        self.wire = Wire()
+        self._transport = self.wire
+        self.peer_channel = Channel(LOG_CLIENT, (4,))
+        self.channel.receive(self.peer_channel.hello())
+        self.channel.message()
+        self.peer_channel.receive(self.channel.hello())
+        self.peer_channel.message()
+
+    def heard(self, message: Any) -> None:
+        self.asked.append(message)
+
+    def turned(self) -> None:
+        while self.asked:
+            self.send(m.HighWaterMarkResponse(self.asked.pop().reqid, 7))
+
+    def arrives(self, *messages: Any) -> None:
+        data = b"".join(self.peer_channel.encode(message) for message in messages)
+        self.get_buffer(-1)[: len(data)] = data
+        self.buffer_updated(len(data))
+
+
+async def test_an_answer_leaves_in_the_turn_of_its_question_and_two_leave_together() -> None:
+    answering = Answering()
+    answering.arrives(ASKED)
+    assert len(answering.wire.written) == 1
+    answering.arrives(ASKED, ASKED)
+    assert len(answering.wire.written) == 2
+
+
+async def test_where_more_is_to_be_done_in_a_turn_the_answer_leaves_at_its_end() -> None:
+    first, second = Answering(), Answering()
+    asyncio.get_running_loop().call_soon(second.arrives, ASKED)
+    asyncio.get_running_loop().call_soon(first.arrives, ASKED)
+    first.arrives(ASKED)
+    second.arrives(ASKED)
+    assert not turn_of(asyncio.get_running_loop()).alone
+    assert first.wire.written == second.wire.written == []
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(first.wire.written) == len(second.wire.written) == 1
+
+
+class Owner(Stream):
+    """A server, as far as a storage node sees it."""
+
+    def __init__(self) -> None:
+        super().__init__(STORAGE_CLIENT, connecting=True)
+        self.answers: asyncio.Queue[Any] = asyncio.Queue()
+        self.txid = 0
+
+    def heard(self, message: Any) -> None:
+        self.answers.put_nowait(message)
+
+    async def ask(self, message: Any) -> Any:
+        self.send(message)
+        async with asyncio.timeout(ANSWER_S):
+            return await self.answers.get()
+
+    async def append(self, data: bytes = b"data") -> None:
+        head = s.Head(1, self.txid, 0)
+        record = s.Record.of(self.txid, ReqId(1, 1, 0, self.txid), 0, data)
+        assert await self.ask(s.Append(head, (record,), False)) == s.Success(head)
+        self.txid += 1
+
+
+@asynccontextmanager
+async def owner_of(folder: Path) -> AsyncIterator[Owner]:
+    node = StorageNode(folder, KEY, 1, disk_reserve_bytes=0)
+    await node.start("127.0.0.1", 0)
+    assert node.server is not None
+    node.server._scrubbing.cancel()  # type: ignore[union-attr]  # it shares the disk's thread
+    _, owner = await asyncio.get_running_loop().create_connection(Owner, "127.0.0.1", node.port)
+    try:
+        await owner.greeted()
+        assert isinstance(await owner.ask(s.Open(s.OPEN_HEAD, KEY, 1)), s.Success)
+        yield owner
+    finally:
+        owner.abort("done")
+        await node.stop()
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """On which threads a storage node carries messages out."""
+    found: list[int] = []
+    execute = Node.execute
+
+    def noted(node: Node, messages: Sequence[Any]) -> list[Any]:
+        found.append(threading.get_ident())
+        return execute(node, messages)
+
+    monkeypatch.setattr(Node, "execute", noted)
+    return found
+
+
+async def test_a_storage_node_with_a_quick_disk_hands_no_small_append_to_a_thread(
+    tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.get_ident()
+    async with owner_of(tmp_path) as owner:
+        monkeypatch.setattr(times, "SHORT_S", 60.0)
+        for _ in range(3):
+            await owner.append()
+        assert threads == [here] * 3
+        await owner.append(bytes(HERE_BYTES + 1))
+        assert threads[-1] != here
+        await owner.append()
+        assert threads[-1] == here
+
+
+async def test_after_a_slow_sync_the_next_append_waits_for_no_disk_in_the_loop(
+    tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.get_ident()
+    async with owner_of(tmp_path) as owner:
+        monkeypatch.setattr(times, "SHORT_S", 60.0)
+        await owner.append()
+        monkeypatch.setattr(times, "SHORT_S", 0.0)  # what the last one took is more
+        await owner.append()
+        assert threads[0] == here
+        assert threads[1] != here
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_burst_is_the_frames_of_its_transactions_encoded_once_for_all_readers_of_a_version(version: int) -> None:
+    records = [s.Record.of(n, ReqId(n, 1, 2, -n), 7 - n, b"data") for n in range(3)]
+    channels = [Channel(LOG_SERVER, (version,)) for _ in range(2)]
+    for channel in channels:
+        channel.receive(Channel(LOG_CLIENT).hello())
+        channel.message()
+    burst = FeedBurst(records)
+    one_by_one = b"".join(channels[0].encode(m.FeedData(r.reqid, r.txid, r.header)) for r in records)
+    assert channels[0].encode(burst) == one_by_one
+    assert channels[0].encode(burst) is channels[1].encode(burst)
+
+
+def test_readers_of_old_versions_share_what_they_are_sent() -> None:
+    out: list[Output] = []
+    feeds = Feeds(out, lambda *_: None)
+    for number in range(3):
+        feeds.request(Connection(number, 4), m.FeedRequest(ReqId(number, 1, 0, 1), -1))
+    feeds.commit([s.Record.of(n, ReqId(1, 1, 0, n), 0, b"") for n in range(5)])
+    sent = [one.message for one in out if isinstance(one, Reply)]
+    assert len(sent) == 3
+    assert len({id(burst) for burst in sent}) == 1
+    assert [record.txid for record in sent[0]] == [0, 1, 2, 3, 4]
