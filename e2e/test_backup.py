@@ -1,8 +1,9 @@
-"""A copy of a running cluster, and what is left of it after all volumes are lost (docs/operations.md)."""
+"""Backups of a RaftCluster in object storage, and a new cluster from one of them (docs/operations.md)."""
 
 import base64
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,58 +12,131 @@ from e2e.cluster import RaftTest
 from e2e.targets import Capability
 from e2e.waiting import eventually
 from pavane.raft.offline.restoring import RESTORE_STEP
+from pavane_operator.kinds.backup.keeping import BACKUPS
 from pavane_operator.kube.resources import PODS, SECRETS, Object
 
 # Volumes are folders that this process reaches.
 pytestmark = pytest.mark.needs(Capability.EMBEDDED)
 
 PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
-STORE = ("aws_access_key_id", "aws_secret_access_key", "aws_region")
-MEMBERS = [f"q-server-g1-{ordinal}" for ordinal in range(3)]
 
 
-async def backed_up(raft: RaftTest, folder: Path) -> str:
-    """Run the pod of the page's CronJob once, with a folder in place of a bucket; return the URL of what it made."""
-    text = PAGE.read_text("utf-8").partition("```yaml\napiVersion: batch/v1\nkind: CronJob\n")[2].partition("```")[0]
-    job = yaml.safe_load(text.replace("NAME", "q").replace("s3://", f"file://{folder}/"))
-    store = {name: base64.b64encode(b"x").decode() for name in STORE}
-    await raft.kube.create(SECRETS, {"metadata": {"name": "backup-store"}, "data": store}, raft.namespace)
-    body = {"metadata": {"name": "q-backup-1"}, **job["spec"]["jobTemplate"]["spec"]["template"]}
-    await raft.kube.create(PODS, body, raft.namespace)
-
-    async def ended() -> Object | None:
-        pod = await raft.kube.get(PODS, "q-backup-1", raft.namespace)
-        return pod if pod.get("status", {}).get("phase") in {"Succeeded", "Failed"} else None
-
-    assert (await eventually(ended, "the pod has made a backup"))["status"]["phase"] == "Succeeded"
-    return f"file://{folder}/backups/raft/q/q-backup-1"
+async def create(raft: RaftTest, folder: Path, **spec: Any) -> str:
+    """Create the Backup of the page, with a folder in place of a bucket; return its name."""
+    text = PAGE.read_text("utf-8").partition("```yaml\napiVersion: pavane.dev/v1alpha1\nkind: Backup\n")[2]
+    body = yaml.safe_load(text.partition("```")[0].replace("NAME", "q").replace("s3://", f"file://{folder}/"))
+    options = {"aws_region": base64.b64encode(b"eu-1").decode()}
+    secret = {"metadata": {"name": body["spec"]["secretName"]}, "data": options}
+    await raft.kube.create_if_absent(SECRETS, secret, raft.namespace)
+    await raft.kube.create(BACKUPS, body | {"spec": body["spec"] | spec}, raft.namespace)
+    return str(body["metadata"]["name"])
 
 
-async def test_a_cluster_that_lost_all_volumes_goes_on_with_a_copy(raft: RaftTest, tmp_path: Path) -> None:
-    root = raft.platform.folder / ".pavane"
-    await raft.apply()
+async def until(raft: RaftTest, name: str, reason: str) -> dict[str, Any]:
+    """Return the status of a Backup once its conditions give this reason."""
+
+    async def look() -> Object | None:
+        status = (await raft.kube.get(BACKUPS, name, raft.namespace)).get("status") or {}
+        told = {each["reason"] for each in status.get("conditions") or ()}
+        assert not told & {"AttemptsFailed", "DeadlineExceeded"} - {reason}, status
+        return status if reason in told else None
+
+    return await eventually(look, f"{name}: {reason}")
+
+
+def entries(raft: RaftTest, name: str, after: int = 0) -> list[bytes]:
+    return [base64.b64decode(each["data"]) for each in raft.log(name, after) if each["type"] == "State"]
+
+
+async def test_a_cluster_that_is_gone_with_its_volumes_goes_on_under_another_name(
+    raft: RaftTest, tmp_path: Path
+) -> None:
+    await raft.apply(deletionPolicy="Delete")
     await raft.until_current(generation=1)
-    raft.append("copied")
-    copy = await backed_up(raft, tmp_path)
-    assert raft.platform.run("raft", "verify", copy).stdout.endswith("good\n")
+    async with raft.writer("load") as writer:
+        await writer.reach(50)
+        before = raft.append("acknowledged before")
+        status = await until(raft, await create(raft, tmp_path), "Verified")
+        await writer.more(10)
+        assert (await writer.stop()).lost == 0
+    assert status["index"] >= before
+    assert (status["phase"], status["bytes"] > 0) == ("Complete", True)
+    assert "digest" not in status, "the log has no state"
+    copied = [
+        base64.b64decode(each["data"])
+        for each in raft.log()
+        if each["type"] == "State" and each["index"] <= status["index"]
+    ]
+    assert b"acknowledged before" in copied
+    assert "waits for nothing" in raft.platform.run("why", "bk/q-1", "-n", raft.namespace).stdout
     raft.append("too late")
+    assert raft.platform.run("raft", "verify", status["url"]).stdout.endswith("good\n")
 
-    raft.platform.run("suspend", "raft/q", "--wait", "-n", raft.namespace)
+    async def cleared() -> bool:
+        names = [each["metadata"]["name"] for each in (await raft.kube.list_all(PODS, raft.namespace)).items]
+        return not any("backup" in name for name in names)
+
+    await eventually(cleared, "the pod of the Backup is gone")
+    await raft.kube.delete(raft.type, "q", raft.namespace)
+
+    async def gone() -> bool:
+        return await raft.kube.get_or_none(raft.type, "q", raft.namespace) is None
+
+    await eventually(gone, "the cluster is gone")
+    await restored(raft, "r", status["url"])
+    assert raft.append("new", "r") > RESTORE_STEP  # beyond all indices that the lost cluster gave out
+    raft.platform.run("rollout", "restart", "raft/r", "-n", raft.namespace)
+    await raft.until_current("r", generation=2)
+    assert entries(raft, "r", after=RESTORE_STEP) == [*copied, b"new"]
+
+
+async def restored(raft: RaftTest, name: str, url: str) -> None:
+    """Make a cluster, and give its members the folders of a backup."""
+    await raft.apply(name)
+    await raft.until_current(name, generation=1)
+    raft.platform.run("suspend", f"raft/{name}", "--wait", "-n", raft.namespace)
 
     async def nothing_runs() -> bool:
-        return await raft.pods() == []
+        return await raft.pods(name) == []
 
     await eventually(nothing_runs, "the last pod has stopped")
-    members = ",".join(f"{pod}=tcp://{pod}.q-server-g1.{raft.namespace}.svc:8047" for pod in MEMBERS)
-    for pod in MEMBERS:
-        data = root / "volumes" / raft.namespace / f"data-{pod}" / "raft"
+    pods = [f"{name}-server-g1-{ordinal}" for ordinal in range(3)]
+    members = ",".join(f"{pod}=tcp://{pod}.{name}-server-g1.{raft.namespace}.svc:8047" for pod in pods)
+    volumes = raft.platform.folder / ".pavane" / "volumes" / raft.namespace
+    for pod in pods:
+        data = volumes / f"data-{pod}" / "raft"
         shutil.rmtree(data)
-        member = ("--id", pod, "--cluster-id", "q", "--members", members)
-        raft.platform.run("raft", "restore", copy, str(data), *member)
-    raft.platform.run("resume-resource", "raft/q", "--wait", "-n", raft.namespace)
+        member = ("--id", pod, "--cluster-id", name, "--members", members)
+        raft.platform.run("raft", "restore", url, str(data), *member)
+    raft.platform.run("resume-resource", f"raft/{name}", "--wait", "-n", raft.namespace)
+    await raft.until_current(name, generation=1)
+
+
+async def test_a_store_that_is_away_is_waited_for_and_a_damaged_backup_is_refused(
+    raft: RaftTest, tmp_path: Path
+) -> None:
+    await raft.apply(stateMachine="KeyValue", replicas=1)
     await raft.until_current(generation=1)
-    assert raft.append("new") > RESTORE_STEP  # beyond all indices that the lost cluster gave out
-    raft.platform.run("rollout", "restart", "raft/q", "-n", raft.namespace)
-    await raft.until_current(generation=2)
-    written = [base64.b64decode(entry["data"]) for entry in raft.log(after=RESTORE_STEP) if entry["type"] == "State"]
-    assert written == [b"copied", b"new"]
+    away = tmp_path / "backups"
+    away.write_text("no folder can be made here")
+    name = await create(raft, tmp_path)
+    told = await until(raft, name, "Retrying")
+    assert str(away) in told["conditions"][0]["message"], told
+    assert told["phase"] == "Running"
+    away.unlink()
+    status = await until(raft, name, "Verified")
+    assert len(status["digest"]) > 0
+    verified = raft.platform.run("raft", "verify", status["url"]).stdout
+    assert f"digest of the state at entry {status['index']}: {status['digest']}\n" in verified
+
+    copy = Path(status["url"].removeprefix("file://"))
+    file = max(copy.rglob("*"), key=lambda each: each.stat().st_size if each.is_file() else 0)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+    member = ("--id", "a", "--members", "a=tcp://10.0.0.1:8047")
+    for words in (("verify", status["url"]), ("restore", status["url"], str(tmp_path / "new"), *member)):
+        refused = raft.platform.run("raft", *words, check=False)
+        assert refused.returncode == 1
+        assert "is not as it was written" in refused.stderr
+    assert not (tmp_path / "new").exists()

@@ -2,6 +2,7 @@
 third of a second to import."""
 
 NAMES = (
+    ("bk", "Backup", "backups"),
     ("compute", "ComputeCluster", "computeclusters"),
     ("coord", "Coordinator", "coordinators"),
     ("df", "Dataflow", "dataflows"),
@@ -10,7 +11,7 @@ NAMES = (
     ("waltz", "WaltzCluster", "waltzclusters"),
 )
 """Short name, kind and plural, as in ``crds.definitions.all_kinds``, which a test compares."""
-PODLESS = frozenset({"Dataflow"})
+PODLESS = frozenset({"Backup", "Dataflow"})
 """Those without pods of their own, as in ``crds.definitions.PODLESS``."""
 
 

@@ -59,6 +59,7 @@ def bodies() -> dict[str, Object]:
 
 
 PLURALS = {
+    "Backup": "backups",
     "ComputeCluster": "computeclusters", "Coordinator": "coordinators",
     "Dataflow": "dataflows",
     "ConfigMap": "configmaps", "ControllerRevision": "controllerrevisions", "EndpointSlice": "endpointslices",
@@ -71,6 +72,11 @@ PLURALS = {
     "WaltzCluster": "waltzclusters",
 }  # fmt: skip
 OTHERS = """
+apiVersion: pavane.dev/v1alpha1
+kind: Backup
+metadata: {name: o}
+spec: {of: {name: q}, url: "s3://backups/q"}
+---
 apiVersion: pavane.dev/v1alpha1
 kind: ComputeCluster
 metadata: {name: o}

@@ -9,7 +9,7 @@ import pytest
 
 from pavane_cli import output
 from pavane_cli.commands import resources
-from pavane_cli.commands.resources import is_settled, summary
+from pavane_cli.commands.resources import is_current, is_settled, summary
 from pavane_cli.commands.trace import BAR_COLUMNS, duration, waterfall
 from pavane_cli.commands.tree import picture
 from pavane_cli.commands.why import explain
@@ -165,6 +165,23 @@ def test_why_names_pods_that_wait_for_the_same_together() -> None:
 def test_a_line_about_a_resource_says_why_an_idle_one_is_not_up_to_date() -> None:
     document = {"metadata": {"name": "q"}, "status": {"conditions": [_condition("UpToDate", "False", "Paused")]}}
     assert summary(document) == "q  Idle  not up to date: Paused"
+
+
+def test_why_tells_what_a_backup_waits_for_and_what_became_of_it() -> None:
+    def said(phase: str, reason: str, message: str) -> str:
+        conditions = [_condition(kind, str(kind == phase), reason, message) for kind in ("Complete", "Failed")]
+        status = {"phase": phase, "conditions": conditions}
+        return explain({"kind": "Backup", "metadata": {"name": "b"}, "status": status}, "bk/b")
+
+    assert said("Complete", "Verified", "read back") == "bk/b waits for nothing: read back."
+    text = said("Pending", "ClusterMissing", "there is no RaftCluster q")
+    assert text == "bk/b is Pending: ClusterMissing – there is no RaftCluster q. Create it; it then continues."
+    text = said("Failed", "AttemptsFailed", "no such bucket")
+    assert text == ("bk/b is Failed: AttemptsFailed – no such bucket. Look at the URL and the keys in its Secret.")
+    running = {"kind": "Backup", "metadata": {"name": "b"}, "status": {"phase": "Running"}}
+    assert summary(running) == "b  Running"
+    assert not is_current(running)
+    assert is_current({**running, "status": {"phase": "Complete"}})
 
 
 def test_why_tells_of_a_resource_that_no_operator_has_seen() -> None:

@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 
 from pavane.raft.config import MACHINES
 from pavane_operator.crds import gen
+from pavane_operator.crds.backup import BackupSpec
 from pavane_operator.crds.base import MARK_KEY, Mark, Model
 from pavane_operator.crds.common import pod_fields, rollout_id
 from pavane_operator.crds.computecluster import ComputeClusterSpec
@@ -35,6 +36,7 @@ SIZE_MAX_BYTES = 256 * 1024
 DEFINITIONS = {body["spec"]["names"]["kind"]: body for body in definitions()}
 SCHEMAS = {kind: body["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for kind, body in DEFINITIONS.items()}
 MODELS: dict[str, type[Model]] = {
+    "Backup": BackupSpec,
     "ComputeCluster": ComputeClusterSpec,
     "Coordinator": CoordinatorSpec,
     "Dataflow": DataflowSpec,
@@ -375,6 +377,12 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
             executors=_object(instances=NUMBERS, cores=NUMBERS, memory=QUANTITIES),
         ),
         "interval": DURATIONS,
+    },
+    "Backup": {
+        "of": _object(name=NAMES, kind=st.sampled_from(["RaftCluster", "SwimGroup"])),
+        "url": st.sampled_from(["s3://a/b", "gs://a", "file:///a b", "file:///a", "ftp://a", "az:///"]),
+        "secretName": NAMES,
+        "keep": NUMBERS,
     },
     "Dataflow": {"computeClusterRef": _object(name=NAMES, key=NAMES), "script": NAMES},
     "Coordinator": {

@@ -12,6 +12,8 @@ from pavane_local.platform import LocalSettings, local_cluster
 from pavane_operator.crds.dataflow import DataflowStatus
 from pavane_operator.kinds.dataflow.handing import MANAGER, handing, missing, status
 from pavane_operator.kinds.dataflow.keeping import COMPUTE_CLUSTERS, DATAFLOWS, Dataflows
+from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.podless import Around, Members
 from pavane_operator.kube import KubeClient, Target
 from pavane_operator.kube.resources import PODS, Resource
 from pavane_operator.plan.model import GENERATION_LABEL
@@ -104,6 +106,10 @@ def test_the_status_says_what_the_views_lack() -> None:
     assert (again.views[0].frontier, again.bad_rows) == (41, 2)
 
 
+def around(kube: KubeClient, http: httpx2.AsyncClient, members: Members) -> Around:
+    return Around(kube, http, members, lambda: NOW, RenderDefaults("image", "1", None, b"", "system"), lambda _: ())
+
+
 @pytest.fixture
 async def kube(tmp_path: Path) -> AsyncIterator[KubeClient]:
     async with (
@@ -124,7 +130,7 @@ async def test_a_pod_that_says_what_no_view_says_keeps_nobody_elses_dataflows_fr
         def members(_: str, __: str, name: str) -> list[tuple[Resource, dict[str, Any]]]:
             return [(PODS, address)] if name == "first" else []
 
-        dataflows = Dataflows(kube, http, members, lambda: NOW)
+        dataflows = Dataflows(around(kube, http, members))
         spec = {"waltzClusterRef": {"name": "ledger"}, "partitions": {"ticks": 2, "views": 3}}
         for name in ("first", "second"):
             body = {"metadata": {"name": name}, "spec": spec}
@@ -148,7 +154,7 @@ async def test_a_server_gets_the_scripts_and_a_deleted_dataflow_takes_its_own_al
         return str(next(each["reason"] for each in held if each["type"] == "Ready"))
 
     async with httpx2.AsyncClient() as http:
-        dataflows = Dataflows(kube, http, Cache().members, lambda: NOW)
+        dataflows = Dataflows(around(kube, http, Cache().members))
         for name, text in (("one", script("a")), ("two", script("b")), ("mine", script("c"))):
             await kube.create(DATAFLOWS, dataflow(name, text), "default")
         await dataflows.look()

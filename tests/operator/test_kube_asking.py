@@ -24,6 +24,7 @@ from pavane_api.pods import service as pods
 from pavane_api.problems import Unavailable
 from pavane_api.views import service as views
 from pavane_operator.kinds.dataflow import keeping
+from pavane_operator.kinds.podless import Around
 from pavane_operator.kinds.swim import members
 from pavane_operator.kinds.waltz import copies
 from pavane_operator.kube import pods_http
@@ -199,7 +200,7 @@ async def _kept(http: httpx2.AsyncClient, port: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(keeping, "POD_S", 0.3)
     body = {"metadata": {"labels": {"pavane.dev/generation": "1"}}, "status": {"podIP": HOST}}
     unused: Any = None
-    dataflows = keeping.Dataflows(unused, http, lambda *_: [(PODS, body)], unused)
+    dataflows = keeping.Dataflows(Around(unused, http, lambda *_: [(PODS, body)], unused, unused, unused))
     return await dataflows._said({"status": {"activeGeneration": 1}}, "default", "main")
 
 

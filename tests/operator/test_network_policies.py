@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pavane_operator.kinds.backup.pod import NAMES as NAMES_OF_BACKUPS
 from pavane_operator.kinds.raft import names
 from pavane_operator.kinds.raft.render import RaftRenderer
 from pavane_operator.plan.model import Writers
@@ -107,6 +108,9 @@ def test_peers_find_each_other_where_other_pods_of_the_namespace_are_no_clients(
     assert reached(pod("data", {"app": "shop"}), found) == set()
     assert reached(pod("data", {"role": "client"}), found) == {RAFT, PUBLISH}
     assert reached(pod("elsewhere", {"role": "client"}), found) == set()
+    backup = NAMES_OF_BACKUPS.labels("nightly", "1")
+    assert reached(pod("data", backup), found) == {RAFT, PUBLISH}, "it copies the cluster"
+    assert reached(pod("elsewhere", backup), found) == set()
 
 
 def test_clients_of_other_namespaces_are_let_in_by_selectors() -> None:

@@ -115,6 +115,7 @@ def test_every_reference_between_resources_is_declared() -> None:
     for each in all_kinds():
         assert references(structural_schema(each.spec)) == {path for path, _ in each.refers}
     assert {kind.name: {each.name for each in referring(kind.name)} for kind in all_kinds()} == {
+        "Backup": set(),
         "ComputeCluster": {"Dataflow"},
         "Coordinator": set(),
         "Dataflow": set(),

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from pavane.pods.settings import store_options
 from pavane.pods.waltz_settings import (
     Metadata,
     WaltzServerSettings,
     WaltzStorageSettings,
     ZooKeeperServers,
-    archive_options,
     load,
     metadata,
 )
@@ -150,10 +150,10 @@ def test_servers_alone_are_told_where_the_archive_is(tmp_path: Path) -> None:
 def test_options_of_the_archive_are_files(tmp_path: Path) -> None:
     (tmp_path / "aws_region").write_text("eu-1\n")
     (tmp_path / "..data").mkdir()
-    assert archive_options(tmp_path) == {"aws_region": "eu-1"}
-    assert archive_options(None) == {}
+    assert store_options(tmp_path, "PAVANE_WALTZ_ARCHIVE") == {"aws_region": "eu-1"}
+    assert store_options(None, "PAVANE_WALTZ_ARCHIVE") == {}
     with pytest.raises(SettingsError, match="PAVANE_WALTZ_ARCHIVE"):
-        archive_options(tmp_path / "none")
+        store_options(tmp_path / "none", "PAVANE_WALTZ_ARCHIVE")
 
 
 def mark(of: Resource, number: int) -> str:

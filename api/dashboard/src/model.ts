@@ -43,14 +43,20 @@ export function condition(resource: Resource, type: string): Condition | undefin
   return resource.status?.conditions?.find((each) => each.type === type);
 }
 
-/** A Dataflow is a script: its ComputeCluster has the pods. */
-export const hasPods = (resource: Resource) => resource.kind !== "Dataflow";
+/** A Dataflow is a script, whose ComputeCluster has the pods; a Backup is made once. */
+export const hasPods = ({ kind }: { kind: string }) => kind !== "Dataflow" && kind !== "Backup";
+
+const PHASES: Record<string, Tone> = { Complete: "good", Failed: "bad" };
 
 export function health(resource: Resource): Health {
   const ready = condition(resource, "Ready");
   const state = resource.status?.rollout?.state ?? "Idle";
   const why = ready?.message || ready?.reason || "";
   if (resource.metadata.deletionTimestamp) return { tone: "off", word: "Deleting", why };
+  if (resource.kind === "Backup") {
+    const phase = String(resource.status?.["phase"] ?? "Pending");
+    return { tone: PHASES[phase] ?? "busy", word: phase, why: condition(resource, "Complete")?.message ?? "" };
+  }
   if (resource.spec["suspend"] === true) return { tone: "off", word: "Suspended", why };
   const back = state === "Baking" && ready?.status === "True" ? condition(resource, "CanSwitchBack") : undefined;
   if (back) return { tone: "good", word: "Baking", why: back.message ?? "" };
@@ -90,7 +96,7 @@ export function waitsOf(resource: Resource): Wait[] {
     if (since < wait.since) wait.since = since;
     found.set(`${reason} ${message}`, wait);
   }
-  for (const type of found.size ? [] : ["Stalled", "Ready", "UpToDate"]) {
+  for (const type of found.size ? [] : ["Stalled", "Ready", "UpToDate", "Complete"]) {
     const held = condition(resource, type);
     if (!held || held.status !== (type === "Stalled" ? "True" : "False") || !held.message) continue;
     const { reason, message, lastTransitionTime: since } = held;

@@ -3,7 +3,7 @@ import { inNamespace, type Schemas } from "./api";
 import { shown } from "./chart";
 import { usePolled, useResources } from "./live";
 import { UseMap } from "./usemap";
-import { addressOf, hasPods, health, type KindList, lastGapMs, newest, type Resource, waitsOf } from "./model";
+import { addressOf, between, hasPods, health, type KindList, lastGapMs, newest, type Resource, waitsOf } from "./model";
 import { Badge, Empty, Loading, Panel, Rows, Spark, Table } from "./ui";
 
 const LINES_AGAIN_MS = 60_000; // a step of theirs is two minutes
@@ -61,7 +61,10 @@ function known({ values }: Line): number[] {
 }
 
 const OF_PODS = ["#Generation", "#Pods ready", "#Writes paused"];
-const OF_SCRIPTS = ["#Views", "#Ticks behind", "#Bad rows"];
+const OF_OTHERS: Record<string, string[]> = {
+  Dataflow: ["#Views", "#Ticks behind", "#Bad rows"],
+  Backup: ["#Entry", "#Bytes", "#Took"],
+};
 
 /** Unless its list changed nothing of a kind is looked at again. */
 const OneKind = memo(function OneKind({ list, filter, lines }: { list: KindList; filter: string; lines: Map<string, Line> }) {
@@ -75,7 +78,7 @@ const OneKind = memo(function OneKind({ list, filter, lines }: { list: KindList;
           caption={list.kind}
           even
           rows={shown.length}
-          head={["Name", "State", ...(list.kind === "Dataflow" ? OF_SCRIPTS : OF_PODS), "Last hour", "Waits for"]}
+          head={["Name", "State", ...(OF_OTHERS[list.kind] ?? OF_PODS), "Last hour", "Waits for"]}
         >
           <Rows items={shown} row={(each) => <Row key={each.metadata.uid} plural={list.plural} resource={each} line={lines.get(addressOf(list.plural, each))} />} />
         </Table>
@@ -87,7 +90,7 @@ const OneKind = memo(function OneKind({ list, filter, lines }: { list: KindList;
 const Row = memo(function Row({ plural, resource, line }: { plural: string; resource: Resource; line: Line | undefined }) {
   const { name, namespace } = resource.metadata;
   const waits = waitsOf(resource)[0]?.message ?? "";
-  const facts = hasPods(resource) ? ofPods(resource) : ofScript(resource);
+  const facts = hasPods(resource) ? ofPods(resource) : resource.kind === "Backup" ? ofBackup(resource) : ofScript(resource);
   return (
     <tr>
       <th scope="row">
@@ -125,6 +128,11 @@ function ofPods({ status }: Resource): string[] {
     `${sum("podsReady")}/${sum("pods")}`,
     gap === null ? "–" : `${gap} ms`,
   ];
+}
+
+function ofBackup({ status }: Resource): string[] {
+  const { index, bytes, startedAt, completedAt } = (status ?? {}) as Partial<Schemas["BackupStatus"]>;
+  return [...[index, bytes].map((each) => each?.toLocaleString() ?? "–"), completedAt ? between(startedAt, completedAt) : "–"];
 }
 
 function ofScript({ status }: Resource): string[] {

@@ -17,10 +17,10 @@ import typer
 from pavane.raft.config import BROADCAST
 from pavane.raft.machine import UnknownMachine
 from pavane.raft.offline.compacting import compact as compacting
-from pavane.raft.offline.compacting import digest_at, state_digest
+from pavane.raft.offline.compacting import digest_at
 from pavane.raft.offline.js_folder import JsFolder
 from pavane.raft.offline.manifest import PEER as BACKUP_PEER
-from pavane.raft.offline.manifest import Manifest, checked, manifest_of
+from pavane.raft.offline.manifest import checked, manifest_of, rebuilt
 from pavane.raft.offline.mend import carry_out
 from pavane.raft.offline.mend import recover as recovering
 from pavane.raft.offline.mend import repair as repairing
@@ -28,7 +28,7 @@ from pavane.raft.offline.moving import Moved
 from pavane.raft.offline.moving import export_js as export_folder
 from pavane.raft.offline.moving import import_js as import_folder
 from pavane.raft.offline.remote import download
-from pavane.raft.offline.store import Progress, StoredLog
+from pavane.raft.offline.store import StoredLog
 from pavane.raft.offline.writing import mapped
 from pavane.raft.state.commands import RECOVERING_FLOOR
 from pavane.raft.state.configuration import Configuration
@@ -213,24 +213,17 @@ def _verify(folder: Path, at: int | None, all_configurations: bool) -> None:
             raise UserError("; ".join(faults))
         meter = Meter("replaying")
         try:
-            state = (
-                _backed_up(stored, manifest, meter)
-                if manifest is not None and at is None
-                else digest_at(stored, at, meter)
-            )
+            if manifest is not None and at is None:
+                digest = rebuilt(stored, manifest, meter)
+                state = (manifest.index, digest) if digest else None
+            else:
+                state = digest_at(stored, at, meter)
         except UnknownMachine as error:
             state = None
             output.note(f"note: no digest of the state: {error}")
         if state is not None:
             output.say(f"digest of the state at entry {state[0]}: {state[1].hex()}")
         output.say("good")
-
-
-def _backed_up(stored: StoredLog, manifest: Manifest, progress: Progress) -> tuple[int, bytes] | None:
-    """Return index and digest of the state of a backup, as ``digest_at``; raises ``StoreError`` if it is another."""
-    digest = state_digest(stored, manifest.index, progress)
-    manifest.compare(digest)
-    return (manifest.index, digest) if digest else None
 
 
 def import_js(

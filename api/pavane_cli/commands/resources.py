@@ -25,6 +25,7 @@ from pavane_operator.kube.informer import Informer
 from pavane_operator.kube.resources import CORE_EVENTS
 
 MANAGER = "pavane-cli"
+BACKUP = "Backup"
 COORDINATOR = "Coordinator"
 EVENTS_SHOWN_MAX = 20
 WATCH_LOST_S = 300.0  # without the API server: as long as a command waits for a rollout unless it is told otherwise
@@ -231,7 +232,7 @@ def summary(document: dict[str, Any], state: str | None = None) -> str:
     """Return one line about a resource: generations, state, stage and progress of the next one, first blocker."""
     status = document.get("status") or {}
     rollout = status.get("rollout") or {}
-    parts = [document["metadata"]["name"], state or rollout.get("state", "Idle")]
+    parts = [document["metadata"]["name"], state or status.get("phase") or rollout.get("state", "Idle")]
     for item in status.get("generations") or ():
         ready = f"{item['podsReady']}/{item['pods']} ready"
         parts.append(f"g{item['number']} {item['role']} {stage_of(status, item)} {ready}")
@@ -407,8 +408,9 @@ async def wait_until(
                     view.update(last, summary(last))
                     if done(last):
                         break
-                    failed = condition(last, "Stalled")
-                    if failed and failed["status"] == "True" and (last.get("status") or {}).get("failed"):
+                    lasting = (last.get("status") or {}).get("failed")
+                    failed = condition(last, "Stalled") if lasting else condition(last, "Failed")
+                    if failed and failed["status"] == "True":
                         raise UserError(
                             f"{name}: {failed['reason']}: {failed.get('message', '')}", ExitCode.ATTEMPT_FAILED
                         )
@@ -427,6 +429,8 @@ def condition(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
 def is_current(document: dict[str, Any]) -> bool:
     """Whether the status speaks of the present spec, Ready and UpToDate hold and nothing is under way."""
     status = document.get("status") or {}
+    if document.get("kind") == BACKUP:
+        return status.get("phase") == "Complete"
     seen = status.get("observedGeneration") == document["metadata"].get("generation")
     if (condition(document, "Reconciling") or {}).get("status") == "True":
         return False

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pavane_cli import output
-from pavane_cli.commands.resources import condition
+from pavane_cli.commands.resources import BACKUP, condition
 from pavane_cli.gathering import One, about_one, read
 from pavane_cli.live import alike, state_of
 from pavane_cli.target import run
@@ -54,6 +54,8 @@ ADVICE = {
     "ReplicasMissing": "It continues when the storage nodes run again and have caught up.",
     "ConsumerStuck": "Let it go on, or `pavane waltz consumers NAME --remove CONSUMER` if it never comes back.",
     "ArchiveBehind": "Look at the store and at the keys in the Secret of spec.archive; it goes on by itself.",
+    "ClusterMissing": "Create it; it then continues.",
+    "AttemptsFailed": "Look at the URL and the keys in its Secret.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
@@ -127,6 +129,8 @@ def _state_sentence(document: dict[str, Any], reference: str) -> str:
     if not status:
         return f"{reference} has not been seen by an operator yet: is one running? `pavane check`"
     active, upcoming = status.get("activeGeneration"), status.get("nextGeneration")
+    if document.get("kind") == BACKUP:
+        return _of_backup(document, reference)
     if "activeGeneration" not in status and document.get("kind") == "Dataflow":
         return "" if _waits(document, reference) else f"{reference} waits for nothing: its views are up to date."
     if state == "Idle":
@@ -138,6 +142,15 @@ def _state_sentence(document: dict[str, Any], reference: str) -> str:
         return f"{reference} is {state}: generation {active} is active{'; ' + told if told else ''}."
     beside = f", generation {active} is active and untouched" if active and state != "Promoting" else ""
     return f"{reference} is {state} with generation {upcoming}{beside}."
+
+
+def _of_backup(document: dict[str, Any], reference: str) -> str:
+    phase, told = document["status"].get("phase", "Pending"), condition(document, "Complete") or {}
+    if phase == "Complete":
+        return f"{reference} waits for nothing: {told.get('message') or 'it is complete'}."
+    words = f": {told['reason']}" if told else ""
+    text = f"{reference} is {phase}{words}{' – ' if told.get('message') else ''}{told.get('message', '')}"
+    return f"{text}. {_advice(told.get('reason', ''), reference)}".strip()
 
 
 def _is_fine(condition: dict[str, Any]) -> bool:

@@ -2,14 +2,15 @@
 
 {{- define "pavane.rules.operator" -}}
 - apiGroups: [pavane.dev]
-  resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
+  resources: [backups, computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [get, list, watch, patch]
 - apiGroups: [pavane.dev]
-  resources: [computeclusters/status, coordinators/status, dataflows/status, raftclusters/status, swimgroups/status, waltzclusters/status]
+  resources: [backups/status, computeclusters/status, coordinators/status, dataflows/status, raftclusters/status, swimgroups/status,
+    waltzclusters/status]
   verbs: [patch]
 - apiGroups: [pavane.dev]
-  resources: [computeclusters/finalizers, coordinators/finalizers, dataflows/finalizers, raftclusters/finalizers, swimgroups/finalizers,
-    waltzclusters/finalizers]
+  resources: [backups/finalizers, computeclusters/finalizers, coordinators/finalizers, dataflows/finalizers, raftclusters/finalizers,
+    swimgroups/finalizers, waltzclusters/finalizers]
   verbs: [update]
 - apiGroups: ['']
   resources: [configmaps, services]
@@ -31,7 +32,7 @@
   verbs: [list, watch, create, patch, delete]
 - apiGroups: ['']
   resources: [pods]
-  verbs: [list, watch, delete]
+  verbs: [list, watch, create, delete]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]
@@ -55,8 +56,8 @@
 {{- define "pavane.rules.operatorDefinitions" -}}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
-  resourceNames: [computeclusters.pavane.dev, coordinators.pavane.dev, dataflows.pavane.dev, raftclusters.pavane.dev, swimgroups.pavane.dev,
-    waltzclusters.pavane.dev]
+  resourceNames: [backups.pavane.dev, computeclusters.pavane.dev, coordinators.pavane.dev, dataflows.pavane.dev, raftclusters.pavane.dev,
+    swimgroups.pavane.dev, waltzclusters.pavane.dev]
   verbs: [get]
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
@@ -82,7 +83,7 @@
 
 {{- define "pavane.rules.api" -}}
 - apiGroups: [pavane.dev]
-  resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
+  resources: [backups, computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: ['']
   resources: [secrets]
@@ -97,13 +98,13 @@
 
 {{- define "pavane.rules.view" -}}
 - apiGroups: [pavane.dev]
-  resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
+  resources: [backups, computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [get, list, watch]
 {{- end }}
 
 {{- define "pavane.rules.edit" -}}
 - apiGroups: [pavane.dev]
-  resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
+  resources: [backups, computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [create, update, patch, delete]
 - apiGroups: [pavane.dev]
   resources: [computeclusters/scale, coordinators/scale, raftclusters/scale, swimgroups/scale]
@@ -112,6 +113,6 @@
 
 {{- define "pavane.rules.admin" -}}
 - apiGroups: [pavane.dev]
-  resources: [computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
+  resources: [backups, computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [deletecollection]
 {{- end }}

@@ -75,7 +75,7 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
             # These go with their owner alone.
             *_of((*READ, "create", "patch"), SECRETS, SERVICE_ACCOUNTS),
             *_of(("list", "watch", "create", "patch", "delete"), VOLUME_CLAIMS),
-            *_of(("list", "watch", "delete"), PODS),
+            *_of(("list", "watch", "create", "delete"), PODS),  # those of Backups, which end by themselves
             *_of(("list", "watch"), ENDPOINT_SLICES, ROLES, ROLE_BINDINGS),
             *_of(("create", "patch"), EVENTS),
         ),

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pavane_operator.crds import computecluster, coordinator, dataflow, raftcluster, swimgroup, waltzcluster
+from pavane_operator.crds import backup, computecluster, coordinator, dataflow, raftcluster, swimgroup, waltzcluster
 from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS, RESOURCE_NAME_PATTERN, Model, rule
 from pavane_operator.crds.common import CommonSpec
 from pavane_operator.crds.descriptor import Definition, Described, column
@@ -39,8 +39,8 @@ KINDS: tuple[Definition, ...] = (
     waltzcluster.DEFINITION,
 )
 """All kinds whose pods are rolled out by generations."""
-PODLESS: tuple[Described, ...] = (dataflow.DEFINITION,)
-"""All kinds without pods of their own."""
+PODLESS: tuple[Described, ...] = (backup.DEFINITION, dataflow.DEFINITION)
+"""All kinds without pods that are rolled out."""
 
 
 def all_kinds() -> tuple[Described, ...]:

@@ -17,6 +17,9 @@ DURATION_MAX_SECONDS = 9_000_000_000
 
 HTTP_URL_PATTERN = r"^(https?://[^\s/?#]+(/[^\s?#:]*)?)?$"
 """Scheme and host, perhaps a port and a path; or nothing."""
+STORE_URL_MAX_CHARACTERS = 1024
+STORE_URL_PATTERN = r"^((s3|gs|az)://[^/\s?#]+(/[^\s?#]*)?|file:///[^\s?#]+)$"
+"""A place in object storage, or a folder."""
 DURATION_PATTERN = r"^([0-9]+(ms|s|m|h))+$"
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
 
@@ -98,3 +101,5 @@ Quantity = Annotated[
     ),
 ]
 """A Kubernetes quantity such as `2Gi` or `100m`; a plain number counts units."""
+StoreUrl = Annotated[str, Field(pattern=STORE_URL_PATTERN, max_length=STORE_URL_MAX_CHARACTERS)]
+"""A bucket or container and a path in it, or `file:///path`."""

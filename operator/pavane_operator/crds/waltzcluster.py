@@ -23,7 +23,7 @@ from pavane_operator.crds.descriptor import Definition, column
 from pavane_operator.crds.rollout import BakedRollout
 from pavane_operator.crds.status import Status, StatusModel
 from pavane_operator.crds.tls import TlsMode
-from pavane_operator.crds.values import Duration, Quantity
+from pavane_operator.crds.values import Duration, Quantity, StoreUrl
 
 CLUSTER_NAME_MAX_CHARACTERS = 64
 """Part of a path in the metadata store."""
@@ -33,8 +33,6 @@ SERVERS_MAX = 64
 """More servers make each assignment longer; partitions are what spreads the load."""
 CONNECT_STRING = r"^[^\s,/:]+:[0-9]+(,[^\s,/:]+:[0-9]+)*$"
 """As clients of ZooKeeper take it, without a path at the end: `root` is for that."""
-ARCHIVE_URL = r"^((s3|gs|az)://[^/\s?#]+(/[^\s?#]*)?|file:///[^\s?#]+)$"
-"""Where archives can be."""
 STORAGE_NODES_MAX = 5
 """Every partition has a replica on each node, and an append waits for a majority of them."""
 
@@ -151,7 +149,7 @@ class WhileAway(StrEnum):
 class Archive(Model):
     """Where the servers copy what is committed to, for reads and for what `retention` has given up."""
 
-    url: Annotated[str, Field(max_length=1024, pattern=ARCHIVE_URL)] = Field(json_schema_extra=marked(Mark.POD))
+    url: StoreUrl = Field(json_schema_extra=marked(Mark.POD))
     """A bucket or container and a path: `s3://bucket/path`, `gs://…`, `az://…`; or `file:///path`, for a folder that
     all pods share. Each log has a folder of its own below it."""
     secret_name: Name | None = Field(default=None, json_schema_extra=marked(Mark.POD))

@@ -34,6 +34,8 @@ class Ports:
     """The REST control plane."""
     of_clients: tuple[Port, ...] = ()
     """Ports of the clients to which the pods connect by themselves."""
+    helpers: str = ""
+    """Kind, in lower case, whose pods are clients whatever `clientSelector` says; empty = there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ def network_policies(
         return ()
     peers = [{"podSelector": {"matchLabels": dict(selector)}}]
     clients = [_clients(wanted.client_selector), *_blocks(wanted.ingress_cidrs)]
+    if wanted.client_selector is not None and ports.helpers:
+        clients.append({"podSelector": {"matchLabels": {"app.kubernetes.io/name": ports.helpers}}})
     platform = surroundings.platform_namespace
     http = (gate.http for gate in resource.spec.rollout.gates)
     asked = {each.port for each in http if each is not None} - {port.number for port in ports.operator}

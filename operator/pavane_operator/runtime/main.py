@@ -10,6 +10,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 
 import httpx2
@@ -22,7 +23,7 @@ from pavane.runtime.process import EXIT_USAGE, Process, write_termination_log
 from pavane.runtime.process import run as run_process
 from pavane.runtime.settings import SettingsError
 from pavane_operator.kinds.defaults import RenderDefaults
-from pavane_operator.kinds.podless import PodlessKind
+from pavane_operator.kinds.podless import Around, PodlessKind
 from pavane_operator.kinds.registry import kinds as all_kinds
 from pavane_operator.kinds.registry import podless
 from pavane_operator.kube import ConnectError, KubeClient, KubeError, Target, pods_http
@@ -153,7 +154,9 @@ class OperatorProcess:
             self._process.spawn(self._guard_epoch(election, epochs), name="epoch"),
         }
         namespaces = self._settings.watch_namespaces
-        beneath = [make(kube, http, shared.cache.members, _now, namespaces) for make in podless()]
+        cache, known = shared.cache, partial(shared.cache.of_type, namespace=None)
+        around = Around(kube, http, cache.members, _now, self._defaults(), known, namespaces)
+        beneath = [make(around) for make in podless()]
         watching = asyncio.create_task(self._watch(operator, beneath, kube), name="watches")
         try:
             await asyncio.wait({watching})

@@ -42,3 +42,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise SettingsError(f"PAVANE_CONFIG: {path} must hold a map of settings")
     return values
+
+
+def store_options(folder: Path | None, variable: str) -> dict[str, str]:
+    """Read the options of an object store, a file for each.
+
+    Raises ``SettingsError`` that names the variable, the folder and what is wrong.
+    """
+    try:
+        found = () if folder is None else sorted(path for path in folder.iterdir() if path.is_file())
+        return {path.name: path.read_text(encoding="utf-8").strip() for path in found}
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{variable}: {folder}: {error}") from error

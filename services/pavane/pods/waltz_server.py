@@ -15,10 +15,11 @@ from typing import Any
 from pavane.compute.wire.common import Token
 from pavane.compute.wire.responses import Blocker
 from pavane.pods.common import certificates_of, run_pod
+from pavane.pods.settings import store_options
 from pavane.pods.staged import PodRole, StagedPod
 from pavane.pods.waltz_adoption import adopt_if_asked
 from pavane.pods.waltz_metadata import store_of
-from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, WaltzConfig, WaltzServerSettings, archive_options, load
+from pavane.pods.waltz_settings import ADMIN_PORT, SERVER_PORT, WaltzConfig, WaltzServerSettings, load
 from pavane.pods.waltz_settings import metadata as metadata_of
 from pavane.runtime.certificates import AUTHORITIES_FILE
 from pavane.runtime.metrics import Metric
@@ -248,7 +249,7 @@ class WaltzPod(StagedPod[WaltzRole]):
 def _archive(config: WaltzConfig, folder: Path | None) -> Archive:
     """Open the archive with the options that its Secret has now. Raises ``ArchiveError``."""
     try:
-        options = archive_options(folder)
+        options = store_options(folder, "PAVANE_WALTZ_ARCHIVE")
     except SettingsError as error:
         raise ArchiveError(str(error)) from None
     return Archive(f"{config.archive_url.rstrip('/')}/{folder_of(config.cluster_name, config.key)}", options)

@@ -149,15 +149,6 @@ def load(settings: WaltzServerSettings | WaltzStorageSettings) -> WaltzConfig:
         raise SettingsError(f"PAVANE_CONFIG: {settings.config}: {faults}") from None
 
 
-def archive_options(folder: Path | None) -> dict[str, str]:
-    """Read the options of the archive's store. Raises ``SettingsError`` that names the folder and what is wrong."""
-    try:
-        found = () if folder is None else sorted(path for path in folder.iterdir() if path.is_file())
-        return {path.name: path.read_text(encoding="utf-8").strip() for path in found}
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"PAVANE_WALTZ_ARCHIVE: {folder}: {error}") from error
-
-
 def metadata(folder: Path) -> Metadata | ZooKeeperServers:
     """Read the metadata Secret's folder. Raises ``SettingsError`` that names the folder and what is wrong."""
     try:

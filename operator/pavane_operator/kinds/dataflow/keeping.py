@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 import httpx2
@@ -21,13 +19,11 @@ from pavane.runtime.ops import OPS_PORT
 from pavane_operator.crds.computecluster import DEFINITION as COMPUTE
 from pavane_operator.crds.dataflow import DEFINITION, DataflowStatus
 from pavane_operator.kinds.dataflow.handing import MANAGER, Handing, Verdict, handing, missing, owned, status
-from pavane_operator.kinds.podless import Members
-from pavane_operator.kube import Conflict, Invalid, KubeClient, KubeError
-from pavane_operator.kube.resources import PODS, Object, Resource, custom
+from pavane_operator.kinds.podless import PodlessKind
+from pavane_operator.kube import Conflict, Invalid, KubeError
+from pavane_operator.kube.resources import PODS, Object, custom
 from pavane_operator.plan.model import GENERATION_LABEL
 
-LOOK_S = 5.0
-"""Between two passes while no Dataflow changes: progress in a status may be so old."""
 POD_S = 2.0
 DATAFLOWS = custom(DEFINITION.name, DEFINITION.plural)
 COMPUTE_CLUSTERS = custom(COMPUTE.name, COMPUTE.plural)
@@ -35,46 +31,11 @@ COMPUTE_CLUSTERS = custom(COMPUTE.name, COMPUTE.plural)
 log = structlog.get_logger(__name__)
 
 
-class Dataflows:
-    """Looks after all Dataflows of some namespaces; none = all."""
+class Dataflows(PodlessKind):
+    """Looks after all Dataflows. It also hears of ComputeClusters: their status says whether the scripts are those of
+    the generation that writes."""
 
-    def __init__(
-        self,
-        kube: KubeClient,
-        http: httpx2.AsyncClient,
-        members: Members,
-        now: Callable[[], datetime],
-        namespaces: Sequence[str] = (),
-    ) -> None:
-        self._kube = kube
-        self._http = http
-        self._members = members
-        self._now = now
-        self._namespaces = tuple(namespaces)
-        self._changed = asyncio.Event()
-
-    @property
-    def watched(self) -> tuple[Resource, ...]:
-        """Also ComputeClusters: their status says whether the scripts are those of the generation that writes."""
-        return DATAFLOWS, COMPUTE_CLUSTERS
-
-    def changed(self) -> None:
-        """A Dataflow or a ComputeCluster came, changed or went."""
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Do not return."""
-        while True:
-            self._changed.clear()
-            try:
-                await self.look()
-            except KubeError as error:
-                log.warning("Dataflows cannot be looked after yet", error=str(error))
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+    watched = (DATAFLOWS, COMPUTE_CLUSTERS)
 
     async def look(self) -> None:
         """Give each ComputeCluster its scripts and each Dataflow its status. Raises ``KubeError``."""
@@ -93,10 +54,6 @@ class Dataflows:
             except Exception:  # such as a pod that says what no view says: the others are looked after
                 log.exception("Dataflows of a ComputeCluster cannot be looked after", namespace=key[0], name=key[1])
 
-    async def _listed(self, resource: Resource) -> list[Object]:
-        pages = [await self._kube.list_all(resource, namespace) for namespace in self._namespaces or (None,)]
-        return [body for page in pages for body in page.items]
-
     async def _serve(self, cluster: Object | None, dataflows: list[Object], namespace: str, name: str) -> None:
         if cluster is None or cluster["metadata"].get("deletionTimestamp"):
             verdicts: dict[str, Verdict] = {body["metadata"]["name"]: missing(name) for body in dataflows}
@@ -108,7 +65,7 @@ class Dataflows:
             said = await self._said(cluster, namespace, name) if dataflows else None
         for body in dataflows:
             own = body["metadata"]["name"]
-            wanted = status(body, verdicts[own], cluster, said, self._now())
+            wanted = status(body, verdicts[own], cluster, said, self._around.now())
             held = DataflowStatus.parse(body.get("status"))
             if held is None or held.in_key_order() != wanted.in_key_order():
                 document = {"metadata": {"name": own, "uid": body["metadata"]["uid"]}, "status": wanted.dump()}
@@ -132,12 +89,12 @@ class Dataflows:
     async def _said(self, cluster: Object, namespace: str, name: str) -> dict[str, Any] | None:
         """Return what the pod of the generation that writes says of its views."""
         active = str((cluster.get("status") or {}).get("activeGeneration", ""))
-        for resource, body in self._members(COMPUTE.name, namespace, name):
+        for resource, body in self._around.members(COMPUTE.name, namespace, name):
             labels, address = body["metadata"].get("labels") or {}, (body.get("status") or {}).get("podIP")
             if resource == PODS and address and labels.get(GENERATION_LABEL) == active:
                 try:
                     answer = await ask(
-                        self._http, "GET", f"http://{bracketed(address)}:{OPS_PORT}/views", within_s=POD_S
+                        self._around.http, "GET", f"http://{bracketed(address)}:{OPS_PORT}/views", within_s=POD_S
                     )
                     return answer.document()
                 except (httpx2.HTTPError, ValueError):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane.application.finding import FILE, Connection
+from pavane_operator.crds.backup import DEFINITION as BACKUP
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.kinds.base import BaseRenderer
@@ -32,6 +33,7 @@ PORTS = Ports(
     clients=(pod.RAFT, pod.PUBLISH),
     operator=(pod.RAFT, STAGE, OPS),
     control_plane=(pod.RAFT, OPS),
+    helpers=BACKUP.name.lower(),
 )
 """Who may connect to which port; `publish` is for subscribers, and no peer is one of another."""
 

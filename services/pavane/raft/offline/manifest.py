@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pavane.raft.machine import UnknownMachine
 from pavane.raft.offline.compacting import state_digest
-from pavane.raft.offline.store import StoredLog
+from pavane.raft.offline.store import Progress, StoredLog, no_progress
 from pavane.raft.offline.writing import PIECE_BYTES
 from pavane.raft.storage import StoreError
 from pavane.raft.storage.identity import NAME as IDENTITY_NAME
@@ -89,6 +89,16 @@ def seal(path: Path, index: int) -> Manifest:
         manifest = Manifest(stored.identity.machine, index, stored.term_at(index), state, dict(_files(path, sync=True)))
         replace_file(DiskFolder(path), NAME, manifest.encode())
     return manifest
+
+
+def rebuilt(stored: StoredLog, manifest: Manifest, progress: Progress = no_progress) -> bytes:
+    """Return the digest of the state that a backup leads to, nothing for a machine without one.
+
+    Raises ``StoreError`` if it is not that of the manifest, ``UnknownMachine``.
+    """
+    digest = state_digest(stored, manifest.index, progress)
+    manifest.compare(digest)
+    return digest
 
 
 def unseal(path: Path) -> None:

@@ -1,0 +1,105 @@
+"""`Backup`: a copy of a RaftCluster in object storage, made once (docs/specs/operator.md 1.10)."""
+
+from enum import StrEnum
+
+from pydantic import ConfigDict, Field
+
+from pavane_operator.crds.base import Count, Mark, Model, Name, ResourceName, Time, marked, rule, rules
+from pavane_operator.crds.descriptor import Described, column
+from pavane_operator.crds.status import CONDITIONS_MAX_ITEMS, Condition, StoredStatus
+from pavane_operator.crds.values import STORE_URL_MAX_CHARACTERS, StoreUrl
+
+KEEP_MAX = 1000
+"""Each is listed, with all its files, whenever old ones are deleted."""
+
+
+class Phase(StrEnum):
+    """Where a Backup stands."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class BackedUpKind(StrEnum):
+    """Kinds of which backups are made."""
+
+    RAFT_CLUSTER = "RaftCluster"
+
+
+class BackupOf(Model):
+    """What is copied."""
+
+    kind: BackedUpKind = Field(default=BackedUpKind.RAFT_CLUSTER, json_schema_extra=marked(Mark.CONTROL))
+    """Its kind."""
+    name: ResourceName = Field(json_schema_extra=marked(Mark.CONTROL))
+    """Its name, in the same namespace."""
+
+
+class BackupSpec(Model):
+    """A copy of a RaftCluster in object storage: made once, read back and compared."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(rule("self == oldSelf", "a Backup is made once: create another one"))
+    )
+
+    of: BackupOf
+    """What is copied."""
+    url: StoreUrl = Field(json_schema_extra=marked(Mark.CONTROL))
+    """Where the backups of this cluster are: `s3://bucket/path`, `gs://…`, `az://…`; or `file:///path`, for a folder
+    that all pods share. Each has a folder of its own below it, of which the status tells."""
+    secret_name: Name | None = Field(default=None, json_schema_extra=marked(Mark.CONTROL))
+    """A Secret in the same namespace with options of the store, a key for each, as `spec.archive` of a WaltzCluster
+    takes them: `aws_access_key_id`, `aws_secret_access_key`, `aws_region`, `aws_endpoint`, …"""
+    keep: int | None = Field(default=None, ge=1, le=KEEP_MAX, json_schema_extra=marked(Mark.CONTROL))
+    """Once this one is good, those below `url` are deleted that are older than so many whole ones; if absent, none."""
+
+
+class BackupStatus(StoredStatus):
+    """How far it is."""
+
+    observed_generation: Count | None = None
+    """metadata.generation of the spec that this status describes."""
+    phase: Phase | None = None
+    """Pending, Running, Complete or Failed. The last two are for ever."""
+    started_at: Time | None = None
+    """When the first attempt began."""
+    completed_at: Time | None = None
+    """When it ended, either way."""
+    attempt: Count | None = None
+    """Number of the attempt that runs or was the last."""
+    retry_at: Time | None = None
+    """Before it no further attempt begins."""
+    bytes: Count | None = None
+    """Size of the copy."""
+    index: Count | None = None
+    """Everything up to this entry of the log is in it."""
+    digest: Name | None = None
+    """Digest of the state at that entry, as `pavane raft verify` prints it; absent where there is no state."""
+    url: str | None = Field(default=None, max_length=2 * STORE_URL_MAX_CHARACTERS)
+    """Where it is; for `pavane raft verify` and `restore`."""
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=CONDITIONS_MAX_ITEMS,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    """Complete: it is there and was read back. Failed: it was given up; the message says why and what to do."""
+
+
+DEFINITION = Described(
+    name="Backup",
+    plural="backups",
+    short="bk",
+    spec=BackupSpec,
+    status=BackupStatus,
+    folder="backup",
+    columns=(
+        column("Of", "string", ".spec.of.name"),
+        column("Phase", "string", ".status.phase"),
+        column("Entry", "integer", ".status.index"),
+        column("Bytes", "integer", ".status.bytes"),
+        column("Completed", "date", ".status.completedAt"),
+        column("URL", "string", ".status.url", priority=1),
+    ),
+)

@@ -1,0 +1,226 @@
+"""What is to be done for a Backup, and what its status says; without I/O (docs/specs/operator.md 1.10).
+
+The status is written before what it says is done: an operator that is killed between two calls finds the rest again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from pavane_operator.crds.backup import BackupStatus, Phase
+from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
+from pavane_operator.crds.status import Condition, Truth
+from pavane_operator.plan.model import parse_time
+
+DEADLINE = timedelta(hours=4)
+"""Of a Backup since it was created: one that hangs, or waits for a cluster that never comes, holds up no other."""
+ATTEMPTS_MAX = 5
+"""Pods, one after the other: a store that is away for a few minutes costs no backup."""
+RETRY = timedelta(seconds=15)
+"""Before the second attempt; twice as long before each further one, 4 minutes in all."""
+
+Object = Mapping[str, Any]
+
+
+class Made(BaseModel):
+    """What the pod tells of a backup that it has made and read back."""
+
+    index: int
+    bytes: int
+    digest: str
+    kept: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What comes next for a Backup."""
+
+    status: BackupStatus
+    start: bool = False
+    """The pod of the attempt is to be there."""
+
+
+def url_of(body: Object) -> str:
+    """Where the backup is: below the URL of the spec, in a folder that no other Backup has."""
+    return f"{body['spec']['url'].rstrip('/')}/{folder_of(body)}"
+
+
+def folder_of(body: Object) -> str:
+    """Name of its folder: another Backup of this name, after the deletion of this one, gets another."""
+    return f"{body['metadata']['name']}-{body['metadata']['uid'][:8]}"
+
+
+def phase_of(body: Object) -> Phase:
+    """Where a Backup stands, as stored."""
+    return (BackupStatus.parse(body.get("status")) or BackupStatus()).phase or Phase.PENDING
+
+
+def ended(body: Object) -> bool:
+    """Whether nothing is to be done for it any more."""
+    return phase_of(body) in (Phase.COMPLETE, Phase.FAILED)
+
+
+def turns(backups: Iterable[Object]) -> dict[tuple[str, str], Object]:
+    """Return whose turn it is, by namespace and name of the cluster: one that runs, else the oldest."""
+    found: dict[tuple[str, str], Object] = {}
+    for body in sorted(backups, key=lambda each: (phase_of(each) is not Phase.RUNNING, _age(each))):
+        if not ended(body):
+            found.setdefault(cluster_of(body), body)
+    return found
+
+
+def cluster_of(body: Object) -> tuple[str, str]:
+    """Return namespace and name of the cluster that it is a backup of."""
+    return body["metadata"]["namespace"], body["spec"]["of"]["name"]
+
+
+def decide(body: Object, first: Object, cluster: Object | None, pod: Object | None, now: datetime) -> Decision:
+    """Say what comes next for a Backup that has not ended.
+
+    Args:
+        body: The Backup.
+        first: Whose turn it is to copy the cluster.
+        cluster: What it is a backup of; None = there is none.
+        pod: Of the present attempt; None = there is none.
+        now: The time.
+    """
+    status = BackupStatus.parse(body.get("status")) or BackupStatus()
+    created = parse_time(body["metadata"].get("creationTimestamp"))
+    if created is not None and now - created > DEADLINE:
+        last = _said(status, "Complete")
+        hours = DEADLINE // timedelta(hours=1)
+        return _failed(
+            body, status, "DeadlineExceeded", f"not done within {hours} hours{f': {last}' if last else ''}", now
+        )
+    if status.phase is not Phase.RUNNING:
+        waits = _waits(body, first, cluster)
+        if waits is not None:
+            return Decision(_next(body, status, Phase.PENDING, *waits, now))
+        begun = status.model_copy(update={"started_at": now.replace(microsecond=0), "attempt": 1, "url": url_of(body)})
+        return Decision(_next(body, begun, Phase.RUNNING, "Copying", "", now), start=True)
+    if pod is None:
+        if status.retry_at is not None and now < status.retry_at:
+            return Decision(_again(body, status, now))
+        if cluster is None:
+            return _failed(body, status, "ClusterMissing", f"RaftCluster {cluster_of(body)[1]} is gone", now)
+        return Decision(_again(body, status, now), start=True)
+    ran = (pod.get("status") or {}).get("phase")
+    if ran == "Succeeded" and (made := _made(pod)) is not None:
+        return _complete(body, status, made, now)
+    if ran not in ("Succeeded", "Failed"):
+        return Decision(_next(body, status, Phase.RUNNING, *_held_up(pod, _said(status, "Complete")), now))
+    words = _last_words(pod) or "its pod was ended before it was done"
+    attempt = status.attempt or 1
+    if attempt >= ATTEMPTS_MAX:
+        return _failed(body, status, "AttemptsFailed", f"{attempt} attempts failed, the last: {words}", now)
+    later = {"attempt": attempt + 1, "retry_at": now.replace(microsecond=0) + RETRY * 2 ** (attempt - 1)}
+    text = f"attempt {attempt} of {ATTEMPTS_MAX} failed: {words}"
+    return Decision(_next(body, status.model_copy(update=later), Phase.RUNNING, "Retrying", text, now))
+
+
+def _age(body: Object) -> tuple[str, str]:
+    return str(body["metadata"].get("creationTimestamp", "")), str(body["metadata"]["name"])
+
+
+def _waits(body: Object, first: Object, cluster: Object | None) -> tuple[str, str] | None:
+    """Reason and message why it cannot begin."""
+    name = cluster_of(body)[1]
+    if first["metadata"]["uid"] != body["metadata"]["uid"]:
+        return "OneAtATime", f"Backup {first['metadata']['name']} of RaftCluster {name} is first"
+    if cluster is None or cluster["metadata"].get("deletionTimestamp"):
+        return "ClusterMissing", f"there is no RaftCluster {name}"
+    if (cluster.get("spec") or {}).get("suspend"):
+        return (
+            "ClusterSuspended",
+            f"RaftCluster {name} is suspended: start it with `pavane resume-resource raft/{name}`",
+        )
+    if not (cluster.get("status") or {}).get("activeGeneration"):
+        return "ClusterNotReady", f"RaftCluster {name} has no active generation yet"
+    return None
+
+
+def _made(pod: Object) -> Made | None:
+    try:
+        return Made.model_validate(json.loads(_last_words(pod)))
+    except (ValueError, ValidationError):
+        return None
+
+
+def _last_words(pod: Object) -> str:
+    status = pod.get("status") or {}
+    for each in status.get("containerStatuses") or ():
+        terminated = (each.get("state") or {}).get("terminated") or {}
+        if terminated.get("message") or terminated.get("reason") == "OOMKilled":
+            return str(terminated.get("message") or "out of memory: raise spec.resources of the RaftCluster").strip()
+    return str(status.get("message") or status.get("reason") or "")
+
+
+def _held_up(pod: Object, before: str) -> tuple[str, str]:
+    """What a pod that has not ended waits for; `before` was said until now."""
+    for each in (pod.get("status") or {}).get("containerStatuses") or ():
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("message"):
+            return "PodPending", f"{waiting.get('reason', 'Waiting')}: {waiting['message']}"
+    for each in (pod.get("status") or {}).get("conditions") or ():
+        if each["type"] == "PodScheduled" and each["status"] == "False":
+            return "PodPending", str(each.get("message") or each.get("reason") or "")
+    return ("Retrying", before) if before.startswith("attempt ") else ("Copying", "")
+
+
+def _said(status: BackupStatus, kind: str) -> str:
+    return next((each.message for each in status.conditions if each.type == kind), "")
+
+
+def _again(body: Object, status: BackupStatus, now: datetime) -> BackupStatus:
+    held = next((each for each in status.conditions if each.type == "Complete"), None)
+    reason, text = (held.reason, held.message) if held is not None else ("Copying", "")
+    return _next(body, status, Phase.RUNNING, reason, text, now)
+
+
+def _complete(body: Object, status: BackupStatus, made: Made, now: datetime) -> Decision:
+    told = {
+        "completed_at": now.replace(microsecond=0),
+        "index": made.index,
+        "bytes": made.bytes,
+        "digest": made.digest or None,
+        "retry_at": None,
+    }
+    text = f"everything up to entry {made.index}, read back and compared"
+    text += f"; older backups were not deleted: {made.kept}" if made.kept else ""
+    return Decision(_next(body, status.model_copy(update=told), Phase.COMPLETE, "Verified", text, now))
+
+
+def _failed(body: Object, status: BackupStatus, reason: str, text: str, now: datetime) -> Decision:
+    told = {"completed_at": now.replace(microsecond=0), "retry_at": None}
+    text = f"{text}; correct what it names and create another Backup"
+    return Decision(_next(body, status.model_copy(update=told), Phase.FAILED, reason, text, now))
+
+
+def _next(body: Object, status: BackupStatus, phase: Phase, reason: str, message: str, now: datetime) -> BackupStatus:
+    """Return the status with this phase, and the conditions that belong to it."""
+    generation = body["metadata"].get("generation")
+    truths = {"Complete": phase is Phase.COMPLETE, "Failed": phase is Phase.FAILED}
+    former = {each.type: each for each in status.conditions}
+    found = []
+    for kind, holds in truths.items():
+        truth = Truth.TRUE if holds else Truth.FALSE
+        before = former.get(kind)
+        since = before.last_transition_time if before and before.status == truth else now.replace(microsecond=0)
+        found.append(
+            Condition(
+                type=kind,
+                status=truth,
+                observed_generation=generation,
+                last_transition_time=since,
+                reason=reason,
+                message=message[:TEXT_MAX_CHARACTERS],
+            )
+        )
+    update = {"phase": phase, "observed_generation": generation, "conditions": found}
+    return status.model_copy(update=update)

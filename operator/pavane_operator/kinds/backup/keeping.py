@@ -1,0 +1,113 @@
+"""Makes the Backups, one at a time of each cluster (docs/specs/operator.md 1.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from pavane_operator.crds.backup import DEFINITION, BackupStatus
+from pavane_operator.crds.raftcluster import DEFINITION as RAFT
+from pavane_operator.kinds.backup import pod as rendering
+from pavane_operator.kinds.backup.deciding import cluster_of, decide, ended, turns
+from pavane_operator.kinds.podless import Around, PodlessKind
+from pavane_operator.kube import AlreadyExists, KubeError
+from pavane_operator.kube.resources import PODS, Object, custom
+
+IDLE_LOOKS = 60
+"""So many passes are left out while nothing is under way and nothing was told: five minutes, for what a watch lost."""
+BACKUPS = custom(DEFINITION.name, DEFINITION.plural)
+RAFT_CLUSTERS = custom(RAFT.name, RAFT.plural)
+
+Turns = Mapping[tuple[str, str], Mapping[str, Any]]
+"""Whose turn it is, by namespace and name of the cluster."""
+
+log = structlog.get_logger(__name__)
+
+
+class Backups(PodlessKind):
+    """Looks after all Backups. Clusters and pods are those that the operator knows anyway."""
+
+    watched = (BACKUPS,)
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        self._idle = 0
+
+    def changed(self) -> None:
+        """A Backup came, changed or went."""
+        self._idle = 0
+        super().changed()
+
+    async def look(self) -> None:
+        """Bring each Backup a step on. Raises ``KubeError``."""
+        if self._idle:
+            self._idle -= 1
+            return
+        self._idle = IDLE_LOOKS  # what is told from here on ends it
+        try:
+            busy = await self._serve_all()
+        except KubeError:
+            self._idle = 0
+            raise
+        if busy:
+            self._idle = 0
+
+    async def _serve_all(self) -> bool:
+        """Return whether there is more to come."""
+        found = await self._listed(BACKUPS)
+        clusters = {_key(each): each for each in self._around.known(RAFT_CLUSTERS)}
+        first = turns(found)
+        for body in found:
+            about = {"namespace": body["metadata"]["namespace"], "name": body["metadata"]["name"]}
+            try:
+                await self._serve(body, first, clusters.get(cluster_of(body)))
+            except KubeError as error:
+                log.warning("a Backup waits", **about, error=str(error))
+            except Exception:  # the others are looked after
+                log.exception("a Backup cannot be looked after", **about)
+        return not all(map(ended, found)) or any(map(self._pods, found))
+
+    async def _serve(self, body: Object, first: Turns, cluster: Object | None) -> None:
+        namespace, pods = body["metadata"]["namespace"], self._pods(body)
+        current = None
+        if not ended(body):
+            held = BackupStatus.parse(body.get("status")) or BackupStatus()
+            current = rendering.pod_name(body, held.attempt or 1)
+            pod = next((each for each in pods if each["metadata"]["name"] == current), None)
+            decision = decide(body, first[cluster_of(body)], cluster, pod, self._around.now())
+            await self._write(body, held, decision.status)
+            if decision.start and cluster is not None:
+                await self._start(body, cluster, decision.status.attempt or 1)
+            if decision.status.attempt != held.attempt or decision.status.completed_at is not None:
+                current = None
+        for pod in pods:
+            metadata = pod["metadata"]
+            if metadata["name"] != current and not metadata.get("deletionTimestamp"):
+                await self._kube.delete(PODS, metadata["name"], namespace, uid=metadata["uid"])
+
+    def _pods(self, body: Object) -> Sequence[Object]:
+        """Return its pods; not those of another Backup of its name, before it."""
+        namespace, name, uid = (body["metadata"][key] for key in ("namespace", "name", "uid"))
+        return [
+            pod
+            for resource, pod in self._around.members(DEFINITION.name, namespace, name)
+            if resource == PODS and any(each["uid"] == uid for each in pod["metadata"].get("ownerReferences") or ())
+        ]
+
+    async def _write(self, body: Object, held: BackupStatus, wanted: BackupStatus) -> None:
+        if held.in_key_order() != wanted.in_key_order():
+            document = {"metadata": {key: body["metadata"][key] for key in ("name", "uid")}, "status": wanted.dump()}
+            await self._kube.apply_status(BACKUPS, document, body["metadata"]["namespace"])
+
+    async def _start(self, body: Object, cluster: Object, attempt: int) -> None:
+        pod: dict[str, Any] = rendering.render(body, cluster, attempt, self._around.defaults)
+        try:
+            await self._kube.create(PODS, pod, body["metadata"]["namespace"])
+        except AlreadyExists:
+            return  # the watch has not told of it yet, or what had its name is not quite gone: the next pass sees
+
+
+def _key(body: Object) -> tuple[str, str]:
+    return body["metadata"]["namespace"], body["metadata"]["name"]

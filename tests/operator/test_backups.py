@@ -1,0 +1,311 @@
+"""Backups are made one at a time of each cluster, once, and say what came of them (docs/specs/operator.md 1.10)."""
+
+import copy
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from pavane.pods.main import program_of
+from pavane_local.api.cluster import DEFINITIONS, DeleteOptions
+from pavane_operator.crds.backup import BackupStatus, Phase
+from pavane_operator.crds.definitions import definitions
+from pavane_operator.kinds.backup.deciding import ATTEMPTS_MAX, DEADLINE, Decision, decide, turns
+from pavane_operator.kinds.backup.keeping import BACKUPS, Backups
+from pavane_operator.kinds.backup.pod import render
+from pavane_operator.kinds.defaults import RenderDefaults
+from pavane_operator.kinds.podless import Around
+from pavane_operator.kube import Invalid, KubeClient, KubeError, Target
+from pavane_operator.kube.resources import PODS, Object, Resource
+from tests.local.api_server import Server, a_server
+from tests.operator.restricted import violations
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+CLUSTER: Object = {
+    "metadata": {"name": "q", "namespace": "default"},
+    "spec": {"secretRef": {"name": "mine", "key": "ident"}, "nodeSelector": {"disk": "big"}},
+    "status": {"activeGeneration": 3},
+}
+MADE = {"index": 71, "bytes": 4096, "digest": "ab12", "kept": ""}
+DEFAULTS = RenderDefaults("pavane:1", "1", None, b"", "system")
+
+
+def backup(name: str, created: datetime = NOW, status: BackupStatus | None = None, of: str = "q") -> Object:
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}-0123456789", "generation": 1}
+    body: Object = {"metadata": {**metadata, "creationTimestamp": created.isoformat()}}
+    body["spec"] = {"of": {"name": of}, "url": "s3://store/q/"}
+    return body if status is None else {**body, "status": status.dump()}
+
+
+def pod(phase: str, message: str = "", **more: Any) -> Object:
+    terminated = {"state": {"terminated": {"message": message}}} if phase in ("Succeeded", "Failed") else {}
+    return {"status": {"phase": phase, "containerStatuses": [terminated], **more}}
+
+
+def running(attempt: int = 1, **more: Any) -> BackupStatus:
+    return BackupStatus(phase=Phase.RUNNING, attempt=attempt, started_at=NOW, **more)
+
+
+def decided(body: Object, seen: Object | None = None, cluster: Object | None = CLUSTER, **options: Any) -> Decision:
+    return decide(body, options.get("first", body), cluster, seen, options.get("now", NOW))
+
+
+def told(decision: Decision) -> tuple[str | None, str, str]:
+    """Phase, the reason that both conditions give, and the message."""
+    complete, failed = decision.status.conditions
+    phase = decision.status.phase
+    assert (complete.status.value, failed.status.value) == (str(phase is Phase.COMPLETE), str(phase is Phase.FAILED))
+    assert complete.reason == failed.reason
+    return phase and phase.value, complete.reason, complete.message
+
+
+def changed(body: Object, path: str, value: object) -> Object:
+    found = copy.deepcopy(body)
+    inner = found
+    *folders, name = path.split(".")
+    for each in folders:
+        inner = inner[each]
+    inner[name] = value
+    return found
+
+
+def test_it_begins_once_its_cluster_serves_and_nothing_else_copies_it() -> None:
+    begun = decided(backup("a"))
+    assert told(begun) == ("Running", "Copying", "")
+    assert begun.start
+    assert (begun.status.attempt, begun.status.started_at) == (1, NOW)
+    assert begun.status.url == "s3://store/q/a-uid-a-01", "a folder that no other Backup has"
+    for cluster, reason in (
+        (None, "ClusterMissing"),
+        (changed(CLUSTER, "metadata.deletionTimestamp", "2026-01-01T00:00:00Z"), "ClusterMissing"),
+        (changed(CLUSTER, "spec.suspend", value=True), "ClusterSuspended"),
+        (changed(CLUSTER, "status", {}), "ClusterNotReady"),
+    ):
+        waiting = decided(backup("a"), cluster=cluster)
+        assert told(waiting)[:2] == ("Pending", reason)
+        assert not waiting.start
+    behind = decided(backup("b"), first=backup("a"))
+    assert told(behind) == ("Pending", "OneAtATime", "Backup a of RaftCluster q is first")
+
+
+def test_whose_turn_it_is() -> None:
+    late = NOW + timedelta(minutes=1)
+    ended = backup("a", status=BackupStatus(phase=Phase.COMPLETE))
+    bodies = [backup("c", late), ended, backup("d"), backup("r", late, of="other")]
+    assert {key[1]: body["metadata"]["name"] for key, body in turns(bodies).items()} == {"q": "d", "other": "r"}
+    bodies.append(backup("z", late, status=running()))
+    assert turns(bodies)["default", "q"]["metadata"]["name"] == "z", "one that runs comes before an older one"
+
+
+def test_a_pod_that_was_lost_is_made_again_and_its_result_is_taken_over() -> None:
+    body = backup("a", status=running())
+    assert decided(body).start, "the operator was killed behind the status, or the node went"
+    assert not decided(body, pod("Running")).start
+    done = decided(body, pod("Succeeded", json.dumps(MADE)))
+    assert told(done) == ("Complete", "Verified", "everything up to entry 71, read back and compared")
+    status = done.status
+    assert (status.index, status.bytes, status.digest, status.completed_at) == (71, 4096, "ab12", NOW)
+    kept = decided(body, pod("Succeeded", json.dumps({**MADE, "digest": "", "kept": "the store is away"})))
+    assert kept.status.phase is Phase.COMPLETE
+    assert kept.status.digest is None, "a machine without state"
+    assert told(kept)[2].endswith("older backups were not deleted: the store is away")
+
+
+def test_an_attempt_that_failed_is_followed_by_another_and_the_last_one_says_why() -> None:
+    body = backup("a", status=running())
+    again = decided(body, pod("Failed", "listing s3://store: no answer"))
+    assert told(again) == ("Running", "Retrying", f"attempt 1 of {ATTEMPTS_MAX} failed: listing s3://store: no answer")
+    assert again.status.attempt == 2
+    assert again.status.retry_at is not None
+    assert again.status.retry_at > NOW
+    body = backup("a", status=again.status)
+    assert not decided(body).start, "not before its time"
+    begun = decided(body, now=again.status.retry_at)
+    assert begun.start
+    assert told(begun) == told(again), "what failed stays to be read"
+    assert told(decided(body, pod("Running"))) == told(again)
+    lost = decided(backup("a", status=running()), pod("Succeeded"))
+    assert told(lost)[2].endswith("failed: its pod was ended before it was done"), "told to end by a drain"
+    last = decided(backup("a", status=running(ATTEMPTS_MAX)), pod("Failed", "no such bucket"))
+    assert told(last) == (
+        "Failed",
+        "AttemptsFailed",
+        f"{ATTEMPTS_MAX} attempts failed, the last: no such bucket; correct what it names and create another Backup",
+    )
+    assert last.status.completed_at == NOW
+    evicted = pod("Failed", reason="Evicted", message="the node was low on disk")
+    assert "the node was low on disk" in told(decided(backup("a", status=running()), evicted))[2]
+
+
+def test_every_wait_has_an_end() -> None:
+    late = NOW + DEADLINE + timedelta(seconds=1)
+    for status, cluster in ((None, None), (running(), CLUSTER)):
+        over = decided(backup("a", status=status), pod("Running"), cluster, now=late)
+        assert told(over)[:2] == ("Failed", "DeadlineExceeded")
+    held = decided(backup("a"), cluster=None)
+    over = decided(backup("a", status=held.status), cluster=None, now=late)
+    assert "there is no RaftCluster q" in told(over)[2]
+    assert told(decided(backup("a", status=running()), cluster=None))[:2] == ("Failed", "ClusterMissing")
+
+
+def test_a_pod_that_does_not_start_is_explained() -> None:
+    waiting = {"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}
+    stuck: Object = {"status": {"phase": "Pending", "containerStatuses": [waiting]}}
+    assert told(decided(backup("a", status=running()), stuck)) == (
+        "Running",
+        "PodPending",
+        "ErrImagePull: no such image",
+    )
+
+
+def test_its_pod_is_that_of_the_product_where_the_members_may_run_and_has_no_rights() -> None:
+    body = changed(changed(backup("a"), "spec.secretName", "store"), "spec.keep", 3)
+    made = render(body, CLUSTER, 2, DEFAULTS)
+    assert (made["metadata"]["name"], made["spec"]["restartPolicy"]) == ("a-backup-2", "Never")
+    assert made["metadata"]["ownerReferences"][0]["uid"] == body["metadata"]["uid"], "it goes with the Backup"
+    spec = made["spec"]
+    (container,) = spec["containers"]
+    assert (container["image"], spec["nodeSelector"]) == ("pavane:1", {"disk": "big"})
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == ("q", False)
+    assert violations(spec) == []
+    told = {each["name"]: each.get("value") for each in container["env"]}
+    assert told["PAVANE_BACKUP_URL"] == "s3://store/q"
+    assert told["PAVANE_BACKUP_NAME"] == "a-uid-a-01"
+    assert told["PAVANE_BACKUP_PEERS"] == "tcp://q.default.svc:8047"
+    assert told["PAVANE_BACKUP_KEEP"] == "3"
+    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    secrets = {each["name"]: each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each}
+    assert secrets == {"keys": "q-keys", "secret": "mine", "store": "store"}
+    assert told["PAVANE_RAFT_SECRET_FILE"] == f"{mounted['secret']}/ident", "the ident that the user gave"
+    assert program_of(told["PAVANE_KIND"] or "", told["PAVANE_ROLE"] or "") == "pavane.pods.backup_raft"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    async with a_server(tmp_path) as running:
+        for definition in definitions():
+            await running.cluster.create(DEFINITIONS, copy.deepcopy(definition))
+        yield running
+
+
+@pytest.fixture
+async def kube(server: Server) -> AsyncIterator[KubeClient]:
+    async with await KubeClient.connect(Target(server.api.kubeconfig)) as client:
+        yield client
+
+
+class Killed(KubeError):
+    """The operator ends before, or behind, this call."""
+
+
+class Dying:
+    """The client of an operator that is killed at one of its calls; `behind`: after the server has carried it out."""
+
+    def __init__(self, kube: KubeClient, at: int, *, behind: bool) -> None:
+        self._kube, self._left, self._behind = kube, at, behind
+        self.died = False
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._kube, name)
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                self.died = True
+            if self.died and not self._behind:
+                raise Killed("killed", status=500, reason="Killed")
+            found = await call(*arguments, **options)
+            if self.died:
+                self._behind = False  # it makes no further call
+                raise Killed("killed", status=500, reason="Killed")
+            return found
+
+        return counted
+
+
+class Stage:
+    """The API server, and what a kubelet does that ends every pod as told."""
+
+    def __init__(self, server: Server, kube: KubeClient, ends: Iterator[tuple[str, str]]) -> None:
+        self.server = server
+        self.kube = kube
+        self.pods: Sequence[Object] = ()
+        self.made: list[str] = []
+        self.now = NOW
+        self._ends = ends
+
+    def around(self, kube: Any, http: httpx2.AsyncClient) -> Around:
+        def members(_: str, __: str, name: str) -> list[tuple[Resource, Object]]:
+            own = "app.kubernetes.io/instance"
+            return [(PODS, each) for each in self.pods if each["metadata"]["labels"][own] == name]
+
+        return Around(kube, http, members, lambda: self.now, DEFAULTS, lambda _: [CLUSTER])
+
+    async def turn(self) -> None:
+        """A while passes: pods that run end, and the watch tells of them a turn later."""
+        self.now += timedelta(minutes=5)
+        self.pods = (await self.kube.list(PODS, "default")).items
+        runs = [each for each in self.pods if each["status"]["phase"] == "Pending"]
+        assert len(runs) <= 1, "never two of one cluster at a time"
+        for each in self.pods:
+            name = each["metadata"]["name"]
+            if each["metadata"].get("deletionTimestamp"):
+                await self.server.cluster.delete("pods", "default", name, DeleteOptions(grace_seconds=0))
+            elif each in runs:
+                self.made.append(name)
+                phase, message = next(self._ends)
+                patch = {"metadata": {"name": name}, "status": pod(phase, message)["status"]}
+                await self.kube.apply(PODS, patch, "default", manager="kubelet", subresource="status", force=True)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_an_operator_that_is_killed_at_any_call_leaves_nothing_undone_and_does_nothing_twice(
+    server: Server, kube: KubeClient, behind: bool
+) -> None:
+    names = ("first", "second")
+    async with httpx2.AsyncClient() as http:
+        for at in range(40):
+            ends = iter([("Failed", "the store is away"), *[("Succeeded", json.dumps(MADE))] * 9])
+            stage = Stage(server, kube, ends)
+            for name in names:
+                body = {"metadata": {"name": name}, "spec": {"of": {"name": "q"}, "url": "s3://store/q"}}
+                await kube.create(BACKUPS, body, "default")
+            dying = Dying(kube, at, behind=behind)
+            keeper = Backups(stage.around(dying, http))
+            for _ in range(20):
+                with suppress(KubeError):
+                    await keeper.look()
+                if dying.died:
+                    keeper = Backups(stage.around(kube, http))
+                keeper.changed()
+                await stage.turn()
+            for name in names:
+                status = (await kube.get(BACKUPS, name, "default"))["status"]
+                assert (status["phase"], status["index"]) == ("Complete", 71), (at, name)
+                await kube.delete(BACKUPS, name, "default")
+            assert not stage.pods, "what has ended is cleared away"
+            assert len(stage.made) == 3, "one that failed, and one of each Backup"
+            if not dying.died:
+                assert at > 8, "there are calls to be killed at"
+                return
+    raise AssertionError("it makes more calls than were tried")
+
+
+async def test_a_backup_cannot_be_changed_and_a_finished_one_is_not_run_again(server: Server, kube: KubeClient) -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"of": {"name": "q"}, "url": "s3://store/q"}}
+    await kube.create(BACKUPS, body, "default")
+    with pytest.raises(Invalid, match="a Backup is made once: create another one"):
+        await kube.patch(BACKUPS, "a", {"spec": {"url": "s3://store/other"}}, "default")
+    done = BackupStatus(phase=Phase.COMPLETE)
+    await kube.apply_status(BACKUPS, {"metadata": {"name": "a"}, "status": done.dump()}, "default")
+    async with httpx2.AsyncClient() as http:
+        stage = Stage(server, kube, iter(()))
+        keeper = Backups(stage.around(kube, http))
+        await keeper.look()
+        await stage.turn()
+        assert stage.made == []
