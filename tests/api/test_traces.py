@@ -1,17 +1,21 @@
+import asyncio
 import contextlib
 import gzip
 import sqlite3
+import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from pavane_api.problems import BadRequest, TooLarge
+from pavane.parts.rates import Bucket
+from pavane_api.problems import BadRequest, TooLarge, TooManyRequests
 from pavane_api.traces import receiver
 from pavane_api.traces import store as traces
 from pavane_api.traces.schemas import Span, SpanLink
@@ -148,8 +152,8 @@ async def test_age_and_number_bound_what_is_kept(tmp_path: Path) -> None:
     kept = await store.trace("b" * 32)
     await store.close()
     assert kept is not None
-    assert len(kept.spans) == 1500
-    assert kept.spans[0].start_ns == now + 501
+    assert len(kept.spans) == 1350  # a full store is emptied by a tenth
+    assert kept.spans[0].start_ns == now + 651
 
 
 def otlp(spans: int = 1) -> bytes:
@@ -245,7 +249,7 @@ async def test_what_arrived_first_goes_first_whatever_time_it_says(tmp_path: Pat
     await store.add([span("a", number, start=now - SECOND_NS) for number in range(1, 1501)], now_ns=now + 1)
     kept = [await store.trace(trace * 32) for trace in "ab"]
     await store.close()
-    assert [0 if found is None else len(found.spans) for found in kept] == [1500, 0]
+    assert [0 if found is None else len(found.spans) for found in kept] == [1350, 0]
 
 
 async def test_bytes_bound_what_is_kept(tmp_path: Path) -> None:
@@ -377,6 +381,26 @@ async def test_a_stranger_displaces_nothing(tmp_path: Path) -> None:
         assert found >= {(b"a" * 16).hex(), (b"c" * 16).hex()}
         assert (b"b" * 16).hex() not in found
         assert api.app.state.exports == {200: 2, 401: 12}
+
+
+async def test_while_the_store_is_behind_further_spans_are_refused_and_kept_nowhere(store: TraceStore) -> None:
+    behind = threading.Event()
+    waiting = asyncio.create_task(store._run(behind.wait))
+    taken = receiver.Receiver(store, cast("Any", None), None, "pavane-system", Bucket(1e6), Counter())
+
+    async def body() -> AsyncIterator[bytes]:
+        yield export_of(b"a")
+
+    try:
+        under_way = [asyncio.create_task(taken.take(body(), "", None)) for _ in range(receiver.UNDER_WAY_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyRequests, match="behind"):
+            await taken.take(body(), "", None)
+    finally:
+        behind.set()
+    await asyncio.gather(waiting, *under_way)
+    await taken.take(body(), "", None)
+    assert taken.exports == {200: receiver.UNDER_WAY_MAX + 1}
 
 
 async def test_a_pods_spans_are_of_its_namespace_whatever_they_say(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from pavane_api.traces.store import TraceStore
 
 BODY_BYTES_MAX = 4 * 1024 * 1024  # exporters batch 512 spans; even large ones stay far below
 SPANS_MAX = 10_000  # per request
+UNDER_WAY_MAX = 16  # requests: one that waits for the store keeps all its spans in memory, whoever still waits for it
 ATTRIBUTES_MAX = 64  # per span; the rest is dropped
 ATTRIBUTE_CHARACTERS_MAX = 1024
 LINKS_MAX = 128  # per span; a batch span links to at most 32 requests
@@ -81,6 +82,7 @@ class Receiver:
         self._audience = audience
         self._home = home
         self._rate = rate
+        self._under_way = 0
 
     async def admit(self, token: str) -> str | None:
         """Return the namespace that the sender's spans count as, None = that which each names.
@@ -104,7 +106,17 @@ class Receiver:
         return namespace
 
     async def take(self, body: AsyncIterable[bytes], encoding: str, namespace: str | None) -> None:
-        """Store the spans of a request that was admitted. Raises as ``decode`` does."""
+        """Store the spans of a request that was admitted. Raises as ``decode`` does, and ``TooManyRequests``."""
+        if self._under_way >= UNDER_WAY_MAX:
+            raise TooManyRequests("The store is behind with what came before.", headers={"Retry-After": "1"})
+        self._under_way += 1
+        try:
+            await self._take(body, encoding, namespace)
+        finally:
+            self._under_way -= 1
+        self.exports[200] += 1
+
+    async def _take(self, body: AsyncIterable[bytes], encoding: str, namespace: str | None) -> None:
         whole = bytearray()
         async for piece in body:
             whole += piece
@@ -114,7 +126,6 @@ class Receiver:
         if namespace is not None:
             spans = [span.model_copy(update={"namespace": namespace}) for span in spans]
         await self._store.add(spans, now_ns=time.time_ns())
-        self.exports[200] += 1
 
 
 def decode(body: bytes, encoding: str) -> list[Span]:

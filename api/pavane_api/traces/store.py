@@ -7,6 +7,7 @@ context, so their spans are found by links (``TraceStore.trace``).
 import functools
 import heapq
 import json
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -21,6 +22,7 @@ LINK_HOPS_MAX = 8  # how far links are followed from the trace asked for
 CLOCK_AHEAD_NS = 60 * 10**9  # by which the clock of a sender may be ahead of ours
 PRUNE_EVERY_SPANS = 1000  # the size is looked at after so many insertions
 PRUNE_EVERY_BYTES = 8 << 20  # or after so many bytes
+SPARE = 10  # a full store is emptied by this part of it
 ROW_BYTES = 300  # of a span beside its texts, in the table and its indices
 LINK_BYTES = 250  # of a link, in the table and its index
 QUERY_S_MAX = 2.0  # for one answer: spans can be linked so that reading them would take minutes
@@ -72,6 +74,8 @@ class TraceStore(Database):
         self._bytes_max = bytes_max
         self._inserted = 0
         self._inserted_bytes = 0
+        self._held: tuple[int, float] | None = None
+        """How many spans and bytes there are, or more: one that was replaced counts twice. None: not counted yet."""
 
     async def add(self, spans: Sequence[Span], *, now_ns: int) -> None:
         """Store ``spans``; a span that is stored already is replaced. ``now_ns`` is when they arrived.
@@ -171,17 +175,27 @@ class TraceStore(Database):
             self._inserted += len(spans)
             self._inserted_bytes += sum(sizes)
             if self._inserted >= PRUNE_EVERY_SPANS or self._inserted_bytes >= PRUNE_EVERY_BYTES:
+                if self._held is not None:
+                    self._held = self._held[0] + self._inserted, self._held[1] + self._inserted_bytes
                 self._inserted = self._inserted_bytes = 0
                 self._prune(database, now_ns)
 
     def _prune(self, database: sqlite3.Connection, now_ns: int) -> None:
-        oldest = now_ns - self._retention_ns
-        number, size = database.execute("SELECT COUNT(*), TOTAL(bytes) FROM span").fetchone()
+        oldest, spans_max, bytes_max = now_ns - self._retention_ns, self._spans_max, self._bytes_max
+        number, size = self._held or (math.inf, math.inf)
+        if number > spans_max or size > bytes_max:
+            number, size = database.execute("SELECT COUNT(*), TOTAL(bytes) FROM span").fetchone()
+            if number > spans_max or size > bytes_max:
+                # Counting reads all of them: not again before a tenth is new.
+                spans_max, bytes_max = spans_max - spans_max // SPARE, bytes_max - bytes_max // SPARE
         last = 0
         for key, arrived_ns, taken in database.execute("SELECT id, arrived_ns, bytes FROM span ORDER BY id"):
-            if arrived_ns >= oldest and number <= self._spans_max and size <= self._bytes_max:
+            if arrived_ns >= oldest and number <= spans_max and size <= bytes_max:
                 break
             last, number, size = key, number - 1, size - taken
+        self._held = int(number), size
+        if not last:
+            return
         gone = "SELECT trace_id, span_id FROM span WHERE id <= ?"
         database.execute(f"DELETE FROM link WHERE (trace_id, span_id) IN ({gone})", (last,))  # noqa: S608 - no input
         database.execute("DELETE FROM span WHERE id <= ?", (last,))
