@@ -97,7 +97,7 @@ e2e: setup ## end-to-end tests on the embedded cluster, the long runs too (RUNS 
 
 # Spark (500 MB) is installed for the benchmarks that need it, and for no other.
 bench: setup ## benchmarks: NAME="waltz waltz-traces", ARGS="--runs 3"; NAME=--help lists them
-	@$(if $(filter spark views views-scale view-rollouts,$(NAME)),$(call INSTALL,requirements/spark.lock),:)
+	@$(if $(filter spark views views-scale view-queries view-rollouts,$(NAME)),$(call INSTALL,requirements/spark.lock),:)
 	$(BIN)/python -m bench $(NAME) $(ARGS)
 
 bench-%:

@@ -31,6 +31,7 @@ from bench import (
     spark,
     swim,
     swim_sim,
+    view_queries,
     view_rollouts,
     views,
     views_scale,
@@ -108,6 +109,7 @@ BENCHMARKS: Mapping[str, tuple[Measuring, str]] = {
         views_scale.measure,
         "views of --rows rows, built and stepped by DuckDB and by Spark (--runs 1: four minutes)",
     ),
+    "view-queries": (view_queries.measure, "TPC-H and NEXMark as views of --engine: two minutes; spark: ten"),
     "view-rollouts": (view_rollouts.measure, "views rolled out under load (--runs 20)"),
     "way-back": (
         way_back.measure,
@@ -183,7 +185,7 @@ def _arguments() -> tuple[list[str], Options]:
         help="of `waltz-soak`, and of `views`, then come its kills (%(default)s)",
     )
     parser.add_argument(
-        "--engine", choices=("spark", "plain"), default=defaults.engine, help="of `views` (%(default)s)"
+        "--engine", choices=("spark", "plain"), default=defaults.engine, help="of `views`, `view-queries` (%(default)s)"
     )
     parser.add_argument("--kind", choices=way_back.LOADS, default=defaults.kind, help="of `way-back` (%(default)s)")
     parser.add_argument("--rows", type=int, default=defaults.rows, help="of `views-scale` (%(default)s)")

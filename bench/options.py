@@ -9,8 +9,8 @@ class Options:
 
     ``resources``: how many the benchmark `operator` creates. ``contestants``, ``in_flight``, ``sizes``: what part of
     `contest` is run; no contestants are all. ``updates``: how many `raft-snapshots` makes and `views-scale` reads.
-    ``minutes``: of `waltz-soak`, and of `views` before its kills. ``engine``: of `views`. ``rows``: of `views-scale`.
-    ``rate``: appends a second of `waltz-soak`. ``kind``: of `way-back`.
+    ``minutes``: of `waltz-soak`, and of `views` before its kills. ``engine``: of `views`, `view-queries`. ``rows``:
+    of `views-scale`. ``rate``: appends a second of `waltz-soak`. ``kind``: of `way-back`.
     """
 
     runs: int = 5

@@ -156,9 +156,9 @@ class Pipeline:
         assert self.process is not None
         found: dict[str, list[int]] = {"driver": [self.process.pid], "JVM": [], "worker": []}
         for pid in children(self.process.pid):
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            name = "JVM" if b"org.apache.spark.deploy.SparkSubmit" in command else "worker"
-            found[name].append(pid)
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                found["JVM" if b"org.apache.spark.deploy.SparkSubmit" in command else "worker"].append(pid)
         return found
 
     async def writes(self) -> None:
@@ -177,8 +177,8 @@ class Pipeline:
 def children(parent: int) -> list[int]:
     """Return all processes below one."""
     found: list[int] = []
-    for task in Path(f"/proc/{parent}/task").iterdir():
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{parent}/task").iterdir():
             for child in (task / "children").read_text(encoding="ascii").split():
                 found += [int(child), *children(int(child))]
     return found

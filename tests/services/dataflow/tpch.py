@@ -154,38 +154,38 @@ NATIONS = (("FRANCE", 0), ("GERMANY", 0), ("INDIA", 1), ("CHINA", 1), ("BRAZIL",
 SUPPLIERS, PARTS, CUSTOMERS, ORDERS = 8, 16, 14, 40
 
 
-def rows(random: Random) -> list[tuple[str, Row]]:
-    """Return the rows of all tables, in no order."""
+def rows(random: Random, scale: int = 1) -> list[tuple[str, Row]]:
+    """Return the rows of all tables, in no order; of all but regions and nations `scale` times as many."""
     pick = random.choice
     made: list[tuple[str, Row]] = [("region", (key, name)) for key, name in enumerate(REGIONS)]
     made += [("nation", (key, name, region)) for key, (name, region) in enumerate(NATIONS)]
-    for key in range(SUPPLIERS):
+    for key in range(SUPPLIERS * scale):
         comment = pick(("quick", "Customer said Complaints", "slow"))
         made.append(("supplier", (key, f"Supplier#{key}", random.randrange(6), money(random), comment)))
-    for key in range(PARTS):
+    for key in range(PARTS * scale):
         name, size = f"{pick(('green', 'dark green', 'red'))} {key}", pick((3, 9, 14, 19, 49))
         kind, box = pick(("PROMO BRASS", "ECONOMY TIN", "MEDIUM BRASS")), pick(("SM CASE", "MED BAG", "MED BOX"))
         brand = pick(("Brand#12", "Brand#23", "Brand#45"))
         made.append(("part", (key, name, f"Manufacturer#{key % 3}", brand, kind, size, box)))
-        for supplier in random.sample(range(SUPPLIERS), 2):
+        for supplier in random.sample(range(SUPPLIERS * scale), 2):
             made.append(("partsupp", (key, supplier, random.randrange(1, 60), money(random))))
     supplied = [row for table, row in made if table == "partsupp"]
-    for key in range(CUSTOMERS):
+    for key in range(CUSTOMERS * scale):
         phone = f"{pick(('13', '31', '23'))}-{key}"
         segment = pick(("BUILDING", "MACHINERY"))
         made.append(("customer", (key, f"Customer#{key}", random.randrange(6), phone, money(random), segment)))
-    for key in range(ORDERS):
-        made += order(random, key, supplied)
+    for key in range(ORDERS * scale):
+        made += order(random, key, supplied, scale)
     random.shuffle(made)
     return made
 
 
-def order(random: Random, key: int, supplied: list[Row]) -> list[tuple[str, Row]]:
+def order(random: Random, key: int, supplied: list[Row], scale: int = 1) -> list[tuple[str, Row]]:
     """Return an order and its lines."""
     pick, day = random.choice, date(1993, 6, 1) + timedelta(days=random.randrange(1000))
     priority, comment = pick(("1-URGENT", "2-HIGH", "5-LOW")), pick(("special new requests", "none"))
     made: list[tuple[str, Row]] = [
-        ("orders", (key, random.randrange(CUSTOMERS - 4), pick("FO"), money(random), day, priority, comment))
+        ("orders", (key, random.randrange((CUSTOMERS - 4) * scale), pick("FO"), money(random), day, priority, comment))
     ]
     for line in range(random.randrange(1, 5)):
         part, supplier = pick(supplied)[:2]
@@ -207,20 +207,24 @@ def cents(random: Random) -> Decimal:
     return Decimal(random.randrange(11)).scaleb(-2)
 
 
-def changes(random: Random, ticks: int) -> list[list[tuple[str, Row, int]]]:
-    """Return by tick what comes and goes: all rows in the first half, and some of them again in the second."""
-    waiting, held = rows(random), list[tuple[str, Row]]()
+def changes(random: Random, ticks: int, scale: int = 1, orders: int = 1) -> list[list[tuple[str, Row, int]]]:
+    """Return by tick what comes and goes: all rows in the first half, and some of them again in the second, with so
+    many new orders at each."""
+    waiting, held = rows(random, scale), list[tuple[str, Row]]()
     supplied = [row for table, row in waiting if table == "partsupp"]
     found: list[list[tuple[str, Row, int]]] = []
-    arriving, next_order = ticks // 2, ORDERS
+    arriving, next_order = ticks // 2, ORDERS * scale
     for tick in range(ticks):
         came = waiting[tick::arriving] if tick < arriving else []
         gone: list[tuple[str, Row]] = []
         if tick >= arriving:
-            gone = random.sample(held, 4)
-            came = [(table, changed(random, row)) for table, row in gone[:2]] + order(random, next_order, supplied)
-            next_order += 1
-            held = [each for each in held if each not in gone]
+            gone = random.sample(held, 4 * orders)
+            came = [(table, changed(random, row)) for table, row in gone[: 2 * orders]]
+            for _ in range(orders):
+                came += order(random, next_order, supplied, scale)
+                next_order += 1
+            left = set(gone)
+            held = [each for each in held if each not in left]
         held += came
         found.append([(table, row, 1) for table, row in came] + [(table, row, -1) for table, row in gone])
     return found
