@@ -20,6 +20,7 @@ class Faults:
         self._until = world.now + seconds
         self._spoiled: str | None = None
         self._kinds = [self._node, self._node, self._power, self._server, self._link, self._metadata]
+        self._kinds += [self._server_seen, self._unregister]
         self._kinds.append(self._silence if silences else self._disk)
         self._next()
 
@@ -52,6 +53,19 @@ class Faults:
         if server.core is not None:
             server.stop()
             world.scheduler.later(world.rng.uniform(*BACK_S), server.start)
+
+    def _server_seen(self) -> None:
+        """A server ends, and another one notices."""
+        world = self._world
+        server = world.servers[world.rng.choice(sorted(world.servers))]
+        if server.core is not None:
+            server.stop()
+            world.scheduler.later(world.delay(), lambda: world.unregister(server.number))
+            world.scheduler.later(world.rng.uniform(*BACK_S), server.start)
+
+    def _unregister(self) -> None:
+        """A server that lives is taken for one that has ended, and hears of it when it hears who is there."""
+        self._world.unregister(self._world.rng.choice(sorted(self._world.servers)))
 
     def _link(self) -> None:
         world = self._world

@@ -541,6 +541,12 @@ class World:
             self._cversion += 1
             self._changed()
 
+    def unregister(self, server: int) -> None:
+        """Another server has found that nobody listens there: that one does not wait for the end of the lease."""
+        if self._leases.pop(server, None) is not None:
+            self._cversion += 1
+            self._changed()
+
     def _changed(self) -> None:
         for server in self.servers.values():
             self.tell(server)

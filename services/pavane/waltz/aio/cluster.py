@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
@@ -171,13 +171,23 @@ async def read_rollout(metadata: Metadata, root: str) -> blobs.Rollout | None:
 async def register(
     metadata: Metadata, root: str, lease: Lease, descriptor: blobs.ServerDescriptor, rollout: int
 ) -> str:
-    """Publish a live server; return the path of its descriptor."""
+    """Publish a live server; return the path of its descriptor. Who was at its address before it has ended."""
     paths = Paths(root)
+    await unregister(metadata, root, lambda one: (one.host, one.port) == (descriptor.host, descriptor.port))
     if rollout:
         data = blobs.SERVER_ROLLOUT.encode(blobs.ServerRollout(descriptor.server_id, rollout))
         await _replace(metadata, f"{paths.rollout}/{_SEQUENCE}{descriptor.server_id}", data, lease)
     data = blobs.SERVER_DESCRIPTOR.encode(descriptor)
     return await metadata.create(f"{paths.servers}/{_SEQUENCE}", data, lease=lease, sequential=True)
+
+
+async def unregister(metadata: Metadata, root: str, which: Callable[[blobs.ServerDescriptor], bool]) -> None:
+    """Remove the descriptors of servers that have ended; one that lives hears of it, and registers anew."""
+    path = Paths(root).servers
+    for name, data in (await _ephemerals(metadata, path)).items():
+        if which(blobs.SERVER_DESCRIPTOR.decode(data)):
+            with suppress(NoNode):
+                await metadata.remove(f"{path}/{name}")
 
 
 async def prefer(metadata: Metadata, config: ClusterConfig, path: str, descriptor: blobs.ServerDescriptor) -> bool:

@@ -39,15 +39,33 @@ class Elsewhere:
         """Ask the server at ``address`` for the HWM of a partition."""
 
         async def ask() -> int | None:
-            async with self._locks.setdefault(address, asyncio.Lock()):
-                link = self._owners.get(address)
-                if link is None or link.closed:
-                    link = self._owners[address] = await Link.connect(parse_address(address), self._tls, 1)
+            link = await self._server(address)
             reqid = ReqId(NOBODY, 0, partition, next(self._numbers))
             answer = await link.ask(m.HighWaterMarkRequest(reqid), ANSWER_S)
             return answer.txid if isinstance(answer, m.HighWaterMarkResponse) else None
 
         return await _tried(ask)
+
+    async def ended(self, address: str) -> bool:
+        """Wait until a connection to the server at ``address`` has ended, and return whether nobody listens there."""
+        over = asyncio.Event()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                link = await self._server(address)
+                host, _, port = link.peer.rpartition(":")
+                link.on_lost.append(over.set)
+        except (WaltzError, OSError, TimeoutError):
+            return False  # it was never seen alive here
+        if not link.closed:
+            await over.wait()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                (await asyncio.open_connection(host, int(port)))[1].close()
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            pass
+        return False
 
     async def records(self, node: str, partition: int, txid: int, limit: int) -> tuple[int, Sequence[s.Record]] | None:
         """Read from a storage node which session has stamped it, then records."""
@@ -66,6 +84,13 @@ class Elsewhere:
             admin.hang_up("done")
         for link in self._owners.values():
             await link.close()
+
+    async def _server(self, address: str) -> Link:
+        async with self._locks.setdefault(address, asyncio.Lock()):
+            link = self._owners.get(address)
+            if link is None or link.closed:
+                link = self._owners[address] = await Link.connect(parse_address(address), self._tls, 1)
+            return link
 
     async def _admin(self, node: str) -> StorageAdmin:
         async with self._locks.setdefault(node, asyncio.Lock()):

@@ -106,6 +106,9 @@ class WaltzServer:
         self._preferring = asyncio.Lock()
         self._registered = ""
         """Where this server's descriptor is, while it has a lease."""
+        self._unregistered = asyncio.Event()
+        """Somebody has removed it, who takes this server for ended."""
+        self._watched: set[int] = set()
 
     @property
     def port(self) -> int:
@@ -349,9 +352,12 @@ class WaltzServer:
         while True:
             try:
                 async for _ in self.metadata.changes(self.config.root, looked_at):
+                    registered = self._registered
                     view = await cluster.read_view(self.metadata, self.config.root)
                     if view is not None:
                         self._set_view(view)
+                        if registered == self._registered != "" and self.running.server_id not in view.servers:
+                            self._unregistered.set()
             except (MetadataError, RemoteProtocolError) as error:
                 _logger.warning("the cluster cannot be watched: %s", error)
             await asyncio.sleep(RETRY_S)
@@ -363,6 +369,21 @@ class WaltzServer:
         for address in storage_nodes(view):
             self._reach(address, partitions)
         self._call(lambda now: self.running.set_view(now, view))
+        for number in view.numbers.keys() & view.servers.keys() - self._watched - {self.running.server_id}:
+            self._watched.add(number)
+            self._begin(self._watch(number, view.servers[number]), f"waltz server {number}")
+
+    async def _watch(self, number: int, server: blobs.ServerDescriptor) -> None:
+        """Unregister a server whose process has ended: so its partitions move before its lease ends.
+
+        Should it live after all, the metadata and the storage nodes fence it as any former owner.
+        """
+        while (view := self.running.view) is not None and number in view.servers:
+            if await self._elsewhere.ended(f"{server.host}:{server.port}") and self._registered:
+                _logger.warning("server %d at %s:%d has ended", number, server.host, server.port)
+                await _tried(cluster.unregister(self.metadata, self.config.root, lambda one: one.server_id == number))
+            await asyncio.sleep(RETRY_S)
+        self._watched.discard(number)
 
     def _reach(self, address: str, partitions: int) -> None:
         """Keep a connection to a storage node until nobody wants it any more."""
@@ -397,17 +418,21 @@ class WaltzServer:
             await self._writes.wait()
             try:
                 async with self.metadata.lease(self.config.session_timeout_s) as lease:
+                    self._unregistered.clear()
                     self._registered = await cluster.register(
                         self.metadata, self.config.root, lease, self._descriptor(), self._generation
                     )
                     self._set_writable(True)
+                    over = [asyncio.ensure_future(one) for one in (lease.ended(), self._unregistered.wait())]
                     try:
-                        await lease.ended()
+                        await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
                     finally:
+                        for one in over:
+                            one.cancel()
                         self._registered = ""
                         # From this moment another server may be the owner, also if this task is cancelled.
                         self._set_writable(False)
-                _logger.warning("the lease in the metadata store is lost; partitions are given up")
+                _logger.warning("the place in the metadata store is lost; partitions are given up")
             except (MetadataError, TimeoutError) as error:
                 _logger.warning("no lease in the metadata store: %s", error)
             await asyncio.sleep(RETRY_S)

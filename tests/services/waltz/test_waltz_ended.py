@@ -1,0 +1,67 @@
+"""A server that has ended is noticed by the others before its lease ends, and one that only seems so comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from pavane.waltz.aio.cluster import set_rollout
+from pavane.waltz.client import Waltz
+from tests.services.eventually import eventually
+from tests.services.waltz.memory import MemoryLease, MemoryMetadata
+from tests.services.waltz.running import ANSWER_S, Log, running_log
+
+
+class Patient(MemoryMetadata):
+    """No lease of it ends, as if who held it had been killed a moment ago."""
+
+    @asynccontextmanager
+    async def lease(self, ttl_s: float) -> AsyncIterator[MemoryLease]:
+        yield MemoryLease()
+
+
+@asynccontextmanager
+async def two_servers(folder: Path, metadata: MemoryMetadata) -> AsyncIterator[tuple[Log, Waltz]]:
+    async with running_log(folder, partitions=4, servers=0, metadata=metadata) as log:
+        await set_rollout(metadata, log.config.root, 1, 2)
+        for _ in range(2):
+            await log.start_server(1)
+        await log.settled()
+        async with Waltz([f"127.0.0.1:{server.port}" for server in log.servers]) as client:
+            yield log, client
+
+
+async def test_the_partitions_of_a_server_that_has_ended_move_before_its_lease_ends(tmp_path: Path) -> None:
+    async with two_servers(tmp_path, Patient()) as (log, client):
+        written = [await client.append(partition, b"before") for partition in range(4)]
+        await eventually(lambda: log.servers[1]._elsewhere._owners, ANSWER_S)
+        await log.servers.pop(0).stop()
+        async with asyncio.timeout(ANSWER_S):
+            written += [await client.append(partition, b"after") for partition in range(4)]
+        assert written == [0] * 4 + [1] * 4
+
+
+async def test_a_server_takes_the_place_of_the_one_that_ended_at_its_address(tmp_path: Path) -> None:
+    async with running_log(tmp_path, servers=0, metadata=Patient()) as log:
+        await set_rollout(log.metadata, log.config.root, 1, 1)
+        former = await log.start_server(1)
+        await log.settled()
+        address = f"127.0.0.1:{former.port}"
+        await log.servers.pop().stop()
+        server = await log.start_server(1)
+        server._advertise = address  # before it registers: as in the next process of a pod
+        await log.settled()
+        assert server.running.view is not None
+        assert list(server.running.view.servers) == [server.running.server_id]
+
+
+async def test_a_server_that_lives_and_was_taken_for_ended_registers_again(tmp_path: Path) -> None:
+    metadata = MemoryMetadata()
+    async with two_servers(tmp_path, metadata) as (log, client):
+        registered = log.servers[0]._registered
+        await metadata.remove(registered)
+        async with asyncio.timeout(ANSWER_S):
+            for count in range(20):
+                assert [await client.append(partition, b"data") for partition in range(4)] == [count] * 4
+        await log.settled()
+        assert log.servers[0]._registered not in ("", registered)
