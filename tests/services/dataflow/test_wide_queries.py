@@ -159,27 +159,30 @@ def test_a_view_that_lives_tick_by_tick_lives_through_its_catch_up(
         if tick % 3 == 0:
             history[-1].append((there.pop(random.randrange(len(there))), tick, -1))
 
-    def held(steps: Iterable[int], *, more: bool = False) -> tuple[Counter[Row], list[Counter[Row]]]:
+    def held(steps: Iterable[int]) -> list[Counter[Row]]:
+        """What the view is at each tick."""
         rows, found, start = Counter[Row](), list[Counter[Row]](), 1
         with closing(engine.open(RANKED)) as state:
             for end in steps:
-                came = [
-                    (row, 40 if more else tick, diff)
-                    for part in history[start - 1 : end - 1]
-                    for row, tick, diff in part
-                ]
-                table = table_of(came, arrow_schema(RANKED.tables[0].columns))
-                out = state.flow(RANKED.views[0]).step({"t": table}, 41 if more else end, more=more and end < 41)
+                came = [update for part in history[start - 1 : end - 1] for update in part]
+                out = list(updates_of(state.flow(RANKED.views[0]).step({"t": table_of(came, SCHEMA)}, end)))
                 for tick in range(start, end):
-                    for row, time, diff in updates_of(out):
-                        rows[row] += diff * (time == (40 if more else tick)) * (not more or tick == end - 1)
+                    rows.update({row: diff for row, time, diff in out if time == tick})
                     found.append(+rows)
                 start = end
-        return +rows, found
+        return found
 
-    every = held(range(2, 42))[1]
-    assert held(ends)[1] == every
-    assert held(ends, more=True)[0] == every[-1]
+    def built() -> Counter[Row]:
+        """What it is when it is built at the last tick."""
+        with closing(engine.open(RANKED)) as state:
+            for number, part in enumerate(history, 1):
+                came = table_of([(row, 40, diff) for row, _, diff in part], SCHEMA)
+                out = state.flow(RANKED.views[0]).step({"t": came}, 41, more=number < 40)
+        return Counter({row: diff for row, _, diff in updates_of(out)})
+
+    every = held(range(2, 42))
+    assert held(ends) == every
+    assert built() == every[-1]
 
 
 def test_a_partition_that_is_too_large_ends_its_view(engine: PlainEngine, monkeypatch: pytest.MonkeyPatch) -> None:
