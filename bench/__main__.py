@@ -41,6 +41,7 @@ from bench import (
     waltz_rollouts,
     waltz_soak,
     waltz_traces,
+    waltz_v4,
     way_back,
 )
 from bench.cluster import BenchError
@@ -88,6 +89,7 @@ BENCHMARKS: Mapping[str, tuple[Measuring, str]] = {
         "a log that forgets, under appends, consumers, kills and rollouts (--minutes 60 --kills 100 --runs 10)",
     ),
     "waltz-traces": (waltz_traces.measure, "what spans cost the log"),
+    "waltz-v4": (waltz_v4.measure, "the log as one connection of an old client sees it, and its floor in Python"),
     "ambrosia": (ambrosia.measure, "immortals beside gRPC without resilience"),
     "ambrosia-recovery": (ambrosia_recovery.measure, "a log of 1 GiB, a checkpoint of 1 GiB, a message of 64 MiB"),
     "ambrosia-chaos": (

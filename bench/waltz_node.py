@@ -1,6 +1,7 @@
 """One process of the log that `bench` measures: `storage` or `server`, without the pod around it, or a `client`."""
 
 import asyncio
+import os
 import signal
 import sys
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 from pavane import telemetry
+from pavane.runtime.certificates import Certificates
 from pavane.runtime.garbage import freeze_survivors
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree
 from pavane.waltz.client import Waltz
@@ -17,14 +19,21 @@ from tests.services.waltz.memory import MemoryMetadata
 KEY = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 HOST = "127.0.0.1"
 CLUSTER = "bench"
+TLS_VARIABLE = "BENCH_TLS"
 UNDER_WAY = 1000  # appends of the client
 WARM_UP = 2000  # appends that are not counted
 
 
+def certificates() -> Certificates | None:
+    """Return those with which all ports and links have TLS, if the environment names a folder of them."""
+    folder = os.environ.get(TLS_VARIABLE)
+    return Certificates(Path(folder)) if folder else None
+
+
 async def storage(folder: Path, port: int, partitions: int) -> None:
     """Keep records in ``folder`` until SIGTERM."""
-    node = StorageNode(folder, KEY, partitions, cluster=CLUSTER)
-    await node.start(HOST, port)
+    tls, node = certificates(), StorageNode(folder, KEY, partitions, cluster=CLUSTER)
+    await node.start(HOST, port, tls.mutual_port if tls else None)
     await until_terminated()
     await node.stop()
 
@@ -34,7 +43,14 @@ async def server(port: int, partitions: int, nodes: list[str]) -> None:
     config = ClusterConfig(CLUSTER, "/bench", KEY, partitions, tuple(nodes))
     metadata = MemoryMetadata()
     await make_tree(metadata, config)
-    running = WaltzServer(config, metadata, advertise=f"{HOST}:{port}")
+    tls = certificates()
+    running = WaltzServer(
+        config,
+        metadata,
+        advertise=f"{HOST}:{port}",
+        client_tls=tls.open_port if tls else None,
+        storage_tls=tls.dialling if tls else None,
+    )
     freeze_survivors()  # as the pod does
     await running.start(HOST, port)
     running.allow_writes()
