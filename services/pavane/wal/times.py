@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-SHORT_S = 0.0005  # what a sync may take, by those before it: then two hand-overs cost as much
 SLOW_S = 0.002  # of a sync: no caller waits for the next one
 RECENT = 0.8  # share of what was known of syncs that one more leaves standing; a slow one counts whole
 T = TypeVar("T")
@@ -14,12 +13,11 @@ class SyncTimes:
     """What the last syncs of one volume took. Used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._seconds = SHORT_S * 2  # not known yet, so no caller waits for the first ones
+        self._seconds = SLOW_S  # not known yet, so no caller waits for the first ones
 
-    @property
-    def short(self) -> bool:
-        """Whether a caller may wait for the next one."""
-        return self._seconds <= SHORT_S
+    def are_below(self, seconds: float) -> bool:
+        """Whether the next one should take no longer."""
+        return self._seconds <= seconds
 
     def note(self, took: float) -> None:
         """Take note of a sync of so many seconds."""

@@ -9,6 +9,7 @@ from pavane.wal.times import SyncTimes
 
 QUEUE_BATCHES = 1024  # STORAGE_QUEUE of docs/specs/raft.md 14.4: beyond it the caller stops taking input
 QUEUE_BYTES = 128 << 20  # the same in bytes
+HERE_S = 0.0005  # what a sync may take, by those before it: then two hand-overs cost as much
 HERE_BYTES = 64 << 10  # of a batch that the caller may write itself: more takes longer than a hand-over
 
 
@@ -47,7 +48,7 @@ class Writer:
     def suits_here(self, batch: Batch) -> bool:
         """Whether ``write_here`` is quicker than ``submit``; ask only when all that was submitted has been done."""
         steps = batch.before or batch.after or any(write.create or write.remove for write in batch.writes)
-        return not steps and batch.size <= HERE_BYTES and self._times.short
+        return not steps and batch.size <= HERE_BYTES and self._times.are_below(HERE_S)
 
     def write_here(self, batch: Batch) -> None:
         """Write and sync a batch on the caller's thread, while nothing else is queued; raises ``OSError``, for good."""

@@ -393,7 +393,7 @@ async def test_a_peer_waits_for_a_quick_disk_itself_and_hands_what_is_slow_to_a_
     await started(stack, place.server())
     async with RaftClient([place.url], IDENT) as client:
         await client.update(b"first")
-        monkeypatch.setattr("pavane.wal.times.SHORT_S", 60.0 if quick else 0.0)
+        monkeypatch.setattr("pavane.wal.writer.HERE_S", 60.0 if quick else 0.0)
         monkeypatch.setattr("pavane.wal.times.SLOW_S", 60.0)
         monkeypatch.setattr(Writer, "submit", hand_over)
         indices = [await client.update(b"update") for _ in range(10)]

@@ -10,8 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from pavane.wal import times
-from pavane.waltz.aio.storage import HERE_BYTES
+from pavane.waltz.aio import storage
 from pavane.waltz.aio.stream import Stream, turn_of
 from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.feed import Feeds
@@ -151,11 +150,11 @@ async def test_a_storage_node_with_a_quick_disk_hands_no_small_append_to_a_threa
 ) -> None:
     here = threading.get_ident()
     async with owner_of(tmp_path) as owner:
-        monkeypatch.setattr(times, "SHORT_S", 60.0)
+        monkeypatch.setattr(storage, "HERE_S", 60.0)
         for _ in range(3):
             await owner.append()
         assert threads == [here] * 3
-        await owner.append(bytes(HERE_BYTES + 1))
+        await owner.append(bytes(storage.HERE_BYTES + 1))
         assert threads[-1] != here
         await owner.append()
         assert threads[-1] == here
@@ -166,9 +165,9 @@ async def test_after_a_slow_sync_the_next_append_waits_for_no_disk_in_the_loop(
 ) -> None:
     here = threading.get_ident()
     async with owner_of(tmp_path) as owner:
-        monkeypatch.setattr(times, "SHORT_S", 60.0)
+        monkeypatch.setattr(storage, "HERE_S", 60.0)
         await owner.append()
-        monkeypatch.setattr(times, "SHORT_S", 0.0)  # what the last one took is more
+        monkeypatch.setattr(storage, "HERE_S", 0.0)  # what the last one took is more
         await owner.append()
         assert threads[0] == here
         assert threads[1] != here

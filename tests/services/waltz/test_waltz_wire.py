@@ -4,7 +4,6 @@ import contextlib
 import re
 import tracemalloc
 import uuid
-import zlib
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
@@ -572,25 +571,24 @@ def test_data_is_copied_at_most_twice() -> None:
         tracemalloc.stop()
 
 
-def test_a_record_knows_whether_its_data_is_sound() -> None:
-    assert RECORD.crc == zlib.crc32(b"hello")
-    assert RECORD.sound
-    assert not storage.Record(1, REQID, 0, b"hello", 1).sound
-
-
 def test_the_short_ways_say_what_the_tables_say() -> None:
     """An append without locks and records for several nodes are laid out by code of their own."""
     reqid = ReqId(1, 2, 3, -4)
-    rows = (fields.REQID, INT64, LOCKS, LOCKS, LOCKS, INT32, INT32, INT64, INT32, CHECKED_DATA)
-    by_table = Layout(messages.AppendIdempotent, *rows)
+    common = (fields.REQID, INT64, LOCKS, LOCKS, LOCKS, INT32)
+    old: Layout[Any] = Layout(messages.AppendRequest, *common, CHECKED_DATA)
+    new: Layout[Any] = Layout(messages.AppendIdempotent, *common, INT32, INT64, INT32, CHECKED_DATA)
     for locks in ((), (7,)):
-        append = messages.AppendIdempotent(reqid, 9, locks, (), (), 5, 0, -1, messages.FLAG_ACK, b"data")
-        body = REQUESTS[5].encode(append)
-        assert bytes(body) == bytes((37,)) + by_table.encode(append)
-        assert REQUESTS[5].decode(bytes(body)) == append
-        for size in range(1, len(body)):
-            with pytest.raises(RemoteProtocolError):
-                REQUESTS[5].decode(bytes(body[:size]))
+        for append, by_table, kind in (
+            (messages.AppendIdempotent(reqid, 9, locks, (), (), 5, 0, -1, messages.FLAG_ACK, b"data"), new, 37),
+            (messages.AppendRequest(reqid, 9, locks, (), (), 5, b"data"), old, 2),
+        ):
+            body = bytes(REQUESTS[5].encode(append))
+            assert body == bytes((kind,)) + by_table.encode(append)
+            assert (found := REQUESTS[5].decode(body)) == append
+            assert type(found) is type(append)
+            for size in range(1, len(body)):
+                with pytest.raises(RemoteProtocolError):
+                    REQUESTS[5].decode(body[:size])
     records = tuple(storage.Record.of(txid, reqid, 5, b"data" * txid) for txid in range(3))
     head = storage.Head(1, 2, 3)
     plain = storage.STORAGE_REQUESTS[0].encode(storage.Append(head, records, False))

@@ -29,6 +29,7 @@ from pavane.waltz.wire.frame import STORAGE_SERVER
 UNANSWERED_HIGH, UNANSWERED_LOW = 600, 300  # messages of one connection: between them it is read or not as it was
 BATCH_MESSAGES_MAX = 1000
 HERE_BYTES = 64 * 1024  # of data in a batch that the loop may write itself: more takes longer than a hand-over
+HERE_S = 0.001  # what its syncs may take, by those before it: a storage node has nothing else to do meanwhile
 BATCH_READS_MAX = 16  # of one batch: each answer may have 4 MiB, and all of them are kept until the batch is done
 MARK_SYNC_S = 0.1
 PARTITIONS_MAX = 4096  # that a server may ask for: as many as a cluster may have
@@ -213,7 +214,7 @@ class _Disk:
         self._loop = asyncio.get_running_loop()
         self._turn = turn_of(self._loop)
         self.failure: asyncio.Future[None] = self._loop.create_future()
-        self.syncs = SyncTimes()
+        self._times = SyncTimes()
         self._directory = directory
         self._open = 0
         """Calls that the thread has not answered."""
@@ -226,23 +227,21 @@ class _Disk:
         """Call ``work`` on the thread, then ``done`` with what it returned on the loop."""
         self._open += 1
         self._calls.put((work, done))
-        if self._marks_due is None:
-            self._marks_due = self._loop.call_later(MARK_SYNC_S, self._marks)
+        self._note_marks()
 
     def work(self, work: Callable[[], Any], done: Callable[[Any], None], *, small: bool) -> None:
         """``call``, or do it here and now if it is ``small`` and a hand-over would take longer than it."""
-        timed = partial(self.syncs.timed, work) if small else work
-        if not (small and self.syncs.short and not self._open):
+        timed = partial(self._times.timed, work) if small else work
+        if self._open or not (small and self._times.are_below(HERE_S)):
             self.call(timed, done)
             return
-        if self._marks_due is None:
-            self._marks_due = self._loop.call_later(MARK_SYNC_S, self._marks)
+        self._note_marks()
         try:
             result = timed()
+            with self._turn:
+                done(result)
         except Exception as error:
             self._fail(error)
-            return
-        done(result)
 
     async def close(self) -> None:
         """Do what was asked for, then end the thread."""
@@ -273,6 +272,10 @@ class _Disk:
     def _fail(self, error: Exception) -> None:
         if not self.failure.done():
             self.failure.set_exception(error)
+
+    def _note_marks(self) -> None:
+        if self._marks_due is None:
+            self._marks_due = self._loop.call_later(MARK_SYNC_S, self._marks)
 
     def _marks(self) -> None:
         self._open += 1

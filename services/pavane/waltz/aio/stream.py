@@ -126,6 +126,8 @@ class Stream(asyncio.BufferedProtocol):
         self._buffer = self.turn.buffer
         self._greeting: asyncio.Future[None] | None = self._loop.create_future() if connecting else None
         self._transport: asyncio.Transport | None = None
+        self._below: asyncio.Transport | None = None
+        """With TLS the transport of TCP, which has a buffer of its own."""
         self._pending = bytearray()
         self._timer: asyncio.TimerHandle | None = None
         self._read_paused = self._write_paused = False
@@ -133,8 +135,13 @@ class Stream(asyncio.BufferedProtocol):
     @property
     def kept(self) -> int:
         """Bytes that the peer has not read, and those of a message of which the rest has not come."""
-        unsent = 0 if self._transport is None or self.closed else _unsent(self._transport)
+        unsent = 0 if self._transport is None or self.closed else self._unsent(self._transport)
         return unsent + self.channel.buffered
+
+    def _unsent(self, transport: asyncio.Transport) -> int:
+        """Return what waits to be written. A TLS transport tells only what that of TCP has not taken from it yet."""
+        size = transport.get_write_buffer_size()
+        return size if self._below is None else size + self._below.get_write_buffer_size()
 
     def make_room(self) -> None:
         """End it, for too much is kept."""
@@ -212,7 +219,7 @@ class Stream(asyncio.BufferedProtocol):
         if self._pending and self._transport is not None and not self.closed:
             data, self._pending = self._pending, bytearray()
             self._transport.write(data)
-            if self.bounded and _unsent(self._transport) > UNSENT_BYTES_MAX:
+            if self.bounded and self._unsent(self._transport) > UNSENT_BYTES_MAX:
                 self._transport.abort()
             self._count()
 
@@ -252,6 +259,7 @@ class Stream(asyncio.BufferedProtocol):
         """Say Hello."""
         self.joined(self, transport)
         self._transport = cast("asyncio.Transport", transport)
+        self._below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
         _notice_the_end(transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
         self._transport.write(self.channel.hello())
@@ -312,7 +320,7 @@ class Stream(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         # It refers to us: what is frozen (``freeze_survivors``) would never be freed, with TLS a quarter of a megabyte.
-        self._transport = None
+        self._transport = self._below = None
 
     def _greeted(self) -> None:
         assert self._timer is not None  # noqa: S101 -- set with the transport
@@ -404,12 +412,6 @@ async def connect(make: Callable[[], S], address: str, tls: ssl.SSLContext | Non
         stream.abort("no Hello came")
         raise
     return stream
-
-
-def _unsent(transport: asyncio.Transport) -> int:
-    """Return what waits to be written. A TLS transport tells only what the TCP transport below it has not taken yet."""
-    below: asyncio.Transport | None = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
-    return transport.get_write_buffer_size() + (below.get_write_buffer_size() if below is not None else 0)
 
 
 def _notice_the_end(transport: asyncio.BaseTransport) -> None:

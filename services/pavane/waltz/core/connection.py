@@ -64,6 +64,7 @@ KINDS = {
     m.ConsumerRequest: 49,
 }
 """What is asked of a partition, and by which number a refusal names it."""
+APPENDS = (m.AppendIdempotent, m.AppendRequest)
 
 
 def kind_of(request: Any) -> int:

@@ -122,7 +122,6 @@ class Feeds:
         """Data that was ever committed here."""
         self._cut = NOTHING_CUT
         """The last whole batch: of which records, inline and in which frame at most; its items, their data and size."""
-
         self._burst: tuple[Sequence[Record], FeedBurst] = NO_BURST
         """The last of a feed below V5, and of which records it is."""
 
@@ -230,6 +229,7 @@ class Feeds:
         """Let every feed go on."""
         for feed in list(self._feeds):
             self._go_on(feed)
+        self._burst = NO_BURST
 
     def writable(self, connection: Connection) -> None:
         """A connection takes more."""
@@ -248,7 +248,7 @@ class Feeds:
     def close(self) -> list[Feed]:
         """End all feeds and return them; forget what was kept for them."""
         ended, self._feeds = self._feeds, []
-        self.tail, self._cut, self._burst = Tail(self.hwm, 0), NOTHING_CUT, NO_BURST
+        self.tail, self._cut = Tail(self.hwm, 0), NOTHING_CUT
         return ended
 
     def _begin(self, feed: Feed) -> None:

@@ -6,6 +6,7 @@ syncs. Answers are handed over only when everything that they say is on disk.
 
 from collections.abc import Sequence
 from typing import Any, assert_never
+from zlib import crc32
 
 from pavane.waltz.state.store import Damaged, NodeStore, PartitionStore, SessionInfo
 from pavane.waltz.wire import storage as s
@@ -187,11 +188,11 @@ class Node:
         self.lacking_bytes = size if lacks else 0
         if lacks:
             raise _Refused(f"less than {self._reserve} bytes are free on the disk")
-        for expected, record in enumerate(records, files.max_txid + 1):
-            if record.txid != expected:
-                raise _Refused(f"transaction out of order: {record.txid} was sent, {expected} is next")
-            if not record.sound:
-                raise _Refused(f"transaction {record.txid}: data does not match its CRC")
+        for expected, (txid, _, _, data, crc) in enumerate(records, files.max_txid + 1):
+            if txid != expected:
+                raise _Refused(f"transaction out of order: {txid} was sent, {expected} is next")
+            if crc32(data) != crc:
+                raise _Refused(f"transaction {txid}: data does not match its CRC")
         if records:
             files.append(records)
 

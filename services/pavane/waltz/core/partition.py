@@ -294,11 +294,9 @@ class Partition(Changing):
     # -- clients ------------------------------------------------------------------------------------------------
 
     def message(self, now: float, connection: Connection, message: Any) -> None:
-        """Take a request that names this partition."""
+        """Take a request that names this partition and is no append."""
         self.now = now
         match message:
-            case m.AppendIdempotent() | m.AppendRequest():
-                self._enqueue(connection, message)
             case m.MountRequest():
                 self._mount(connection, message)
             case m.FeedRequest():
@@ -456,12 +454,13 @@ class Partition(Changing):
         self._queue.append(_Marker(connection, fire))
         self._append()
 
-    def _enqueue(self, connection: Connection, request: AnyAppend) -> None:
-        number = kind_of(request)
+    def enqueue(self, now: float, connection: Connection, request: AnyAppend) -> None:
+        """Take an append, which ``append_queued`` sends."""
+        self.now = now
         fault = self._fault(connection, request)
         if fault is not None:
             if connection.ours:
-                self.reject(connection, request.reqid, number, *fault)
+                self.reject(connection, request.reqid, kind_of(request), *fault)
             return
         self._queue.append((connection, request))
         self.queued += 1

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pavane.waltz.core.cluster import STEP_S, ClusterView, rewritten
-from pavane.waltz.core.connection import KINDS, PARKED_MAX, Connection, kind_of
+from pavane.waltz.core.connection import APPENDS, KINDS, PARKED_MAX, Connection, kind_of
 from pavane.waltz.core.outputs import Hangup, NextClientId, Output, Prefer, Reply, Resume, WriteAssignment
 from pavane.waltz.core.partition import PARK_S, Partition
 from pavane.waltz.core.quotas import CONNECT_AGAIN_S, Quota, Quotas
@@ -332,9 +332,10 @@ class ServerCore:
         if known is None:
             return
         reqid: ReqId = message.reqid
-        if known.client is None and not isinstance(message, m.ViewRequest):
+        kind = type(message)
+        if known.client is None and kind is not m.ViewRequest:
             known.client = reqid.client
-        if known.ours and known.client not in (None, reqid.client) and not isinstance(message, m.ViewRequest):
+        if known.client != reqid.client and known.ours and kind is not m.ViewRequest:
             self._reject(known, reqid, -1, RejectCode.BAD_REQUEST, "a connection belongs to one client id")
         elif known.excess:
             if known.ours:
@@ -350,25 +351,26 @@ class ServerCore:
                 self._reject(known, reqid, kind_of(message), RejectCode.NOT_PERMITTED, text)
             else:  # it would wait for an answer that no message of its version can give
                 self._out.append(Hangup(known.id, text))
-        elif isinstance(message, (m.AppendIdempotent, m.AppendRequest)) and self._is_refused(now, known, message):
+        elif kind in APPENDS and self._is_refused(now, known, message):
             pass
-        elif type(message) in KINDS:
+        elif kind in KINDS:
             partition = self.owned.get(reqid.partition)
             if partition is None or partition.stage is PartitionStage.CLOSED:
                 if (reader := self._reader(known, message)) is not None:
                     reader.message(now, known, message)
                 else:
                     self._not_here(now, known, message)
+            elif kind in APPENDS:
+                partition.enqueue(now, known, message)
+                self._rounds.wait(partition)
             else:
                 if (
-                    isinstance(message, m.MountRequest)
+                    kind is m.MountRequest
                     and known.identity is not None
                     and self._rights.lacking(known.identity, 0, message) is not None  # below V5 it was refused
                 ):
                     known.blind.add(reqid.partition)
                 partition.message(now, known, message)
-                if isinstance(message, (m.AppendIdempotent, m.AppendRequest)):
-                    self._rounds.wait(partition)
         else:
             self._about_server(known, message)
 

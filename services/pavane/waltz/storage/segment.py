@@ -133,14 +133,13 @@ class Segment:
             parts += (head, data, CRC.pack(zlib.crc32(data, zlib.crc32(head))))
             offsets.append(end)
             end += OVERHEAD_BYTES + len(data)
-        entries = self._idx.size
         try:
             self._seg.append([b"".join(parts)])
             self._idx.append([struct.pack(f">{len(offsets)}q", *offsets)])
         except OSError as error:
             try:
                 self._seg.truncate(self.end)
-                self._idx.truncate(entries)
+                self._idx.truncate(HEADER_BYTES + (self.last - self.first + 1) * _OFFSET.size)
             except OSError as cut:
                 raise Damaged(f"a write failed: {error}; what it left cannot be cut: {cut}") from error
             raise

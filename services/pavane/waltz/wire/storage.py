@@ -86,11 +86,6 @@ class Record(NamedTuple):
         """Return a record with the CRC of its data."""
         return new(cls, (txid, reqid, header, data, zlib.crc32(data)))
 
-    @property
-    def sound(self) -> bool:
-        """Whether the CRC is that of the data."""
-        return zlib.crc32(self.data) == self.crc
-
 
 class SharedRecords(tuple[Record, ...]):
     """Records that go to several nodes: they are encoded once."""
