@@ -535,11 +535,8 @@ class World:
         return max((owned[0][1] for owned in self.view().owned().values() if owned), default=0)
 
     def _end_lease(self, server: int) -> None:
-        known = self._leases.get(server)
-        if known is not None and known[1] <= self.now:
-            del self._leases[server]
-            self._cversion += 1
-            self._changed()
+        if server in self._leases and self._leases[server][1] <= self.now:
+            self.unregister(server)
 
     def unregister(self, server: int) -> None:
         """Another server has found that nobody listens there: that one does not wait for the end of the lease."""
