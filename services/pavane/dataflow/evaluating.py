@@ -14,6 +14,8 @@ from pavane.dataflow.ports import DIFF, TIME
 
 FETCHED_ROWS = 2048
 """Of a result at once, so that one that is too large is noticed before it is whole."""
+COUNT_MAX = 2**63 - 1
+"""Of one row."""
 _OUT_OF_MEMORY = "Out of Memory Error"
 """How DuckDB begins what it says of it."""
 
@@ -88,21 +90,22 @@ class Evaluator:
         self._database.close()
 
     def counted(self, contents: Contents) -> pa.Table:
-        """Return the rows of a view and how often each is there. Raises `QueryError` where a count is negative."""
+        """Return the rows of a view and how often each is there. Raises `QueryError` where a count is negative, or more
+        than 64 bits can count."""
         summed = self.consolidated(contents.schema, contents.updates, contents.tick)
-        least = pc.min(summed.column(DIFF)).as_py() if summed.num_rows else 0
-        if least < 0:
-            raise QueryError(f"a row is there {least} times: more rows were taken back than there were")
+        if wrong := wrong_count(summed):
+            raise QueryError(wrong)
         return summed
 
     def consolidated(self, schema: pa.Schema, updates: Iterable[pa.Table], tick: int) -> pa.Table:
-        """Return the rows at a tick and how often each is there, as column `__diff`."""
+        """Return the rows at a tick and how often each is there, as column `__diff`; at most `COUNT_MAX` times."""
         cursor = self._cursor()
         try:
             cursor.register("updates", pa.concat_tables(updates))
             listed = ", ".join(map(_quoted, schema.names))
             text = (
-                f"SELECT {listed}, sum({DIFF})::BIGINT AS {DIFF} FROM updates WHERE {TIME} <= {tick} "  # noqa: S608 - quoted
+                f"SELECT {listed}, greatest(-{COUNT_MAX}, least(sum({DIFF}), {COUNT_MAX}))::BIGINT AS {DIFF} "  # noqa: S608 - quoted
+                f"FROM updates WHERE {TIME} <= {tick} "
                 f"GROUP BY {listed} HAVING sum({DIFF}) <> 0"
             )
             found = cursor.sql(text).to_arrow_table()
@@ -163,6 +166,14 @@ class Evaluator:
         cursor = self._database.cursor()
         cursor.execute("SET timezone = 'UTC'")
         return cursor
+
+
+def wrong_count(counted: pa.Table) -> str:
+    """Return what is wrong with the counts of rows; empty: nothing."""
+    least, most = pc.min_max(counted.column(DIFF)).as_py().values() if counted.num_rows else (0, 0)
+    if least < 0:
+        return f"a row is there {least} times: more rows were taken back than there were"
+    return "a row is there more often than 64 bits can count" if most == COUNT_MAX else ""
 
 
 def _register(cursor: duckdb.DuckDBPyConnection, name: str, counted: pa.Table) -> None:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pavane.compute.core.outbox import PART_BYTES_MAX
 from pavane.compute.wire.commands import SinkExport
 from pavane.compute.wire.common import CLOSED, Failure, Rows
-from pavane.dataflow.evaluating import Evaluator
+from pavane.dataflow.evaluating import Evaluator, wrong_count
 from pavane.dataflow.ports import DIFF, TIME, SqlView
 from pavane.dataflow.rows import consolidated, stream_of, table_of, updates_of
 from pavane.dataflow.sink import ChainSink
@@ -54,8 +54,8 @@ class Arrangement:
     def at(self, tick: int, evaluator: Evaluator) -> tuple[Rows, ...] | Failure:
         """Return the rows at a tick, and how often each is there. Blocks."""
         found = evaluator.consolidated(self.schema, self._parts, tick)
-        if found.num_rows and pc.min(found.column(DIFF)).as_py() < 0:
-            return Failure("NegativeCount", "more rows were taken back than there were")
+        if wrong := wrong_count(found):
+            return Failure("WrongCount", wrong)
         streams = _streams(found)
         if any(len(data) > PART_BYTES_MAX for data, _ in streams):
             return Failure("TooLarge", f"a row takes more than {PART_BYTES_MAX} bytes")

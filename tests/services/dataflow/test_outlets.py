@@ -64,6 +64,22 @@ def test_contents_stay_right_and_memory_follows_the_view_while_the_past_is_folde
     assert most < 150  # of 1000 updates
 
 
+def test_a_row_that_is_there_more_often_than_64_bits_can_count_costs_its_answer_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outlets, "FOLD_ROWS", 1)
+    evaluator, arrangement = Evaluator(), Arrangement(VIEW)
+    for tick in (1, 2):
+        arrangement.take(table_of([((1, "a"), tick, 2**62)], SCHEMA))
+    assert contents(arrangement, 1, evaluator) == {(1, "a"): 2**62}
+    for _ in range(2):
+        found = arrangement.at(2, evaluator)
+        assert isinstance(found, Failure)
+        assert "more often than 64 bits can count" in found.text
+        arrangement.since = 2
+        arrangement.fold(evaluator)
+
+
 def subscribed(subscription: Subscription, upper: int) -> tuple[int, list[tuple[int, int, int]]]:
     batch = subscription.batch(upper)
     assert batch is not None
