@@ -2,6 +2,7 @@
 
 import base64
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from e2e.cluster import RaftTest
 from e2e.targets import Capability
 from e2e.waiting import eventually
 from pavane.raft.offline.restoring import RESTORE_STEP
+from pavane_cli.commands.resources import condition
 from pavane_operator.kinds.backup.keeping import BACKUPS
 from pavane_operator.kube.resources import PODS, SECRETS, Object
 
@@ -140,3 +142,36 @@ async def test_a_store_that_is_away_is_waited_for_and_a_damaged_backup_is_refuse
         assert refused.returncode == 1
         assert "is not as it was written" in refused.stderr
     assert not (tmp_path / "new").exists()
+
+
+async def test_a_schedule_says_on_the_cluster_that_its_backup_failed(raft: RaftTest, tmp_path: Path) -> None:
+    away = tmp_path / "backups"
+    backup = {"schedule": "30 2 * * *", "timeZone": "Europe/Berlin", "url": f"file://{away}/q", "keep": 2}
+    never = {**backup, "schedule": "0 0 31 2 *"}
+    await raft.apply(stateMachine="KeyValue", replicas=1, backup=never)
+
+    def says(reason: str, truth: str) -> Callable[[Object], object]:
+        return lambda cluster: (
+            (found := condition(cluster, "BackupFailed")) and (found["reason"], found["status"]) == (reason, truth)
+        )
+
+    wrong = await raft.until(says("InvalidSchedule", "True"), "the schedule is refused")
+    since = (condition(wrong, "BackupFailed") or {})["lastTransitionTime"]
+    assert "spec.backup" in raft.platform.run("why", "raft/q", "-n", raft.namespace).stdout
+    await raft.until_current(generation=1)
+    await raft.kill_component("operator")
+    await raft.apply(stateMachine="KeyValue", replicas=1, snapshot={"entries": 500}, backup=never)
+    held = await raft.until(is_seen, "the next operator has looked")
+    assert (condition(held, "BackupFailed") or {})["lastTransitionTime"] == since
+
+    await raft.apply(stateMachine="KeyValue", replicas=1, backup=backup)
+    await raft.until(says("LastVerified", "False"), "the first backup is made at once")
+    (made,) = (await raft.kube.list(BACKUPS, raft.namespace)).items
+    assert made["status"]["phase"] == "Complete"
+    assert made["spec"]["keep"] == 2
+    await raft.until_current(generation=1)  # no schedule starts a generation
+
+
+def is_seen(cluster: Object) -> bool:
+    """Whether the status speaks of the present spec."""
+    return bool((cluster.get("status") or {}).get("observedGeneration") == cluster["metadata"]["generation"])

@@ -13,20 +13,25 @@ import pytest
 
 from pavane.pods.main import program_of
 from pavane_local.api.cluster import DEFINITIONS, DeleteOptions
-from pavane_operator.crds.backup import BackupStatus, Phase
+from pavane_operator.crds.backup import BackupSpec, BackupStatus, Phase
 from pavane_operator.crds.definitions import definitions
+from pavane_operator.crds.status import Condition, Truth
 from pavane_operator.kinds.backup.deciding import ATTEMPTS_MAX, DEADLINE, Decision, decide, turns
 from pavane_operator.kinds.backup.keeping import BACKUPS, Backups
 from pavane_operator.kinds.backup.pod import render
+from pavane_operator.kinds.backup.scheduling import due, surplus
+from pavane_operator.kinds.backup.scheduling import told as told_of
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.podless import Around
 from pavane_operator.kube import Invalid, KubeClient, KubeError, Target
 from pavane_operator.kube.resources import PODS, Object, Resource
+from pavane_operator.plan.model import OwnCondition
 from tests.local.api_server import Server, a_server
 from tests.operator.restricted import violations
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CLUSTER: Object = {
+    "kind": "RaftCluster",
     "metadata": {"name": "q", "namespace": "default"},
     "spec": {"secretRef": {"name": "mine", "key": "ident"}, "nodeSelector": {"disk": "big"}},
     "status": {"activeGeneration": 3},
@@ -237,14 +242,19 @@ class Stage:
         self.pods: Sequence[Object] = ()
         self.made: list[str] = []
         self.now = NOW
+        self.cluster = CLUSTER
+        self.condition: OwnCondition | None = None
         self._ends = ends
+
+    def tell(self, _: Object, conditions: tuple[OwnCondition, ...]) -> None:
+        self.condition = conditions[0] if conditions else None
 
     def around(self, kube: Any, http: httpx2.AsyncClient) -> Around:
         def members(_: str, __: str, name: str) -> list[tuple[Resource, Object]]:
             own = "app.kubernetes.io/instance"
             return [(PODS, each) for each in self.pods if each["metadata"]["labels"][own] == name]
 
-        return Around(kube, http, members, lambda: self.now, DEFAULTS, lambda _: [CLUSTER])
+        return Around(kube, http, members, lambda: self.now, DEFAULTS, lambda _: [self.cluster], self.tell)
 
     async def turn(self) -> None:
         """A while passes: pods that run end, and the watch tells of them a turn later."""
@@ -309,3 +319,115 @@ async def test_a_backup_cannot_be_changed_and_a_finished_one_is_not_run_again(se
         await keeper.look()
         await stage.turn()
         assert stage.made == []
+
+
+NIGHTLY = {"schedule": "30 2 * * *", "url": "s3://store/q", "secretName": "store", "keep": 2}
+SCHEDULED = changed(CLUSTER, "spec", {"backup": NIGHTLY})
+
+
+def of_schedule(day: int, phase: Phase | None, message: str = "") -> Object:
+    """The Backup of a night, as it stands."""
+    at = datetime(2026, 1, day, 2, 30, tzinfo=UTC)
+    conditions = [Condition(type="Failed", status=Truth.TRUE, last_transition_time=at, reason="r", message=message)]
+    ended = at if phase in (Phase.COMPLETE, Phase.FAILED) else None
+    status = BackupStatus(phase=phase, completed_at=ended, conditions=conditions if message else [])
+    body = backup(f"q-26010{day}0230", at, status)
+    return changed(body, "metadata.labels", {"pavane.dev/scheduled-for": "q"})
+
+
+def test_what_is_due_of_a_schedule() -> None:
+    made = due(SCHEDULED, [], NOW)
+    assert made is not None, "the first is made at once"
+    labels = {"pavane.dev/scheduled-for": "q"}
+    assert made["metadata"] == {"name": "q-2601010230", "namespace": "default", "labels": labels}
+    store = {"url": "s3://store/q", "secretName": "store", "keep": 2}
+    assert made["spec"] == {"of": {"kind": "RaftCluster", "name": "q"}, **store}
+    BackupSpec.read(made["spec"])
+    done = [of_schedule(1, Phase.COMPLETE)]
+    assert due(SCHEDULED, done, NOW) is None
+    assert due(SCHEDULED, done, NOW + timedelta(hours=14)) is None
+    later = due(SCHEDULED, done, NOW + timedelta(days=5))
+    assert later is not None
+    assert later["metadata"]["name"] == "q-2601060230", "of those that were missed the last"
+    failed = [of_schedule(1, Phase.FAILED)]
+    assert due(SCHEDULED, failed, NOW) is None, "the next is due in its turn"
+    assert due(SCHEDULED, failed, NOW + timedelta(days=1)) is not None
+    for phase in (None, Phase.PENDING, Phase.RUNNING):
+        assert due(SCHEDULED, [of_schedule(1, phase)], NOW + timedelta(days=1)) is None, "never two at a time"
+    found = due(changed(SCHEDULED, "spec.backup.timeZone", "Asia/Tokyo"), [], NOW)
+    assert found is not None
+    assert found["metadata"]["name"] == "q-2512311730"
+    for cluster in (
+        CLUSTER,
+        changed(SCHEDULED, "status", {}),
+        changed(SCHEDULED, "spec.suspend", value=True),
+        changed(SCHEDULED, "metadata.deletionTimestamp", "2026-01-01T00:00:00Z"),
+        changed(SCHEDULED, "spec.backup.schedule", "61 * * * *"),
+    ):
+        assert due(cluster, [], NOW) is None
+
+
+def test_two_clusters_with_long_names_have_backups_of_different_names() -> None:
+    names = set()
+    for end in "ab":
+        cluster = changed(SCHEDULED, "metadata.name", f"{'x' * 31}{end}")
+        made = due(cluster, [], NOW)
+        assert made is not None
+        assert len(made["metadata"]["name"]) <= 32
+        names.add(made["metadata"]["name"])
+    assert len(names) == 2
+
+
+def test_the_newest_good_backups_stay_however_many_failed_since() -> None:
+    good, bad = Phase.COMPLETE, Phase.FAILED
+    phases = {1: good, 2: good, 3: good, 4: bad, 5: bad, 6: bad, 7: None}
+    bodies = [of_schedule(day, phase) for day, phase in phases.items()]
+    own = changed(backup("by-hand", status=BackupStatus(phase=Phase.FAILED)), "metadata.labels", {})
+    gone = {each["metadata"]["name"] for each in surplus(SCHEDULED, [*bodies, own])}
+    assert gone == {"q-2601010230", "q-2601040230"}
+    assert surplus(CLUSTER, bodies) == [], "without a schedule nothing is cleared away"
+
+
+def test_a_cluster_says_that_its_last_backup_failed_since_when_and_which_was_good() -> None:
+    def says(*bodies: Object, cluster: Object = SCHEDULED) -> tuple[bool | None, str, str]:
+        (condition,) = told_of(cluster, bodies, NOW)
+        assert condition.type == "BackupFailed"
+        return condition.status, condition.reason, condition.message
+
+    good, away = of_schedule(1, Phase.COMPLETE), "the store is away"
+    assert told_of(CLUSTER, [good], NOW) == ()
+    assert says() == (False, "NoneYet", "")
+    assert says(good) == (False, "LastVerified", "the last good one is q-2601010230 of 2026-01-01 02:30 UTC")
+    failed = [of_schedule(day, Phase.FAILED, away) for day in (2, 3)]
+    status, reason, message = says(good, *failed, of_schedule(4, Phase.RUNNING))
+    assert (status, reason) == (True, "LastFailed")
+    assert message == (
+        "2 in a row since q-2601020230 of 2026-01-02 02:30 UTC; Backup q-2601030230 of 2026-01-03 02:30 UTC: "
+        "the store is away; the last good one is q-2601010230 of 2026-01-01 02:30 UTC"
+    )
+    assert says(*failed[:1])[2].endswith("the store is away; there is no good one")
+    assert says(good, *failed, of_schedule(4, Phase.COMPLETE))[:2] == (False, "LastVerified")
+    for text, words in (("61 * * * *", "'61' is no minute"), ("0 0 30 2 *", "names no day that comes")):
+        status, reason, message = says(cluster=changed(SCHEDULED, "spec.backup.schedule", text))
+        assert (status, reason) == (True, "InvalidSchedule")
+        assert words in message
+
+
+async def test_a_schedule_goes_on_behind_a_run_that_failed(server: Server, kube: KubeClient) -> None:
+    good, bad = ("Succeeded", json.dumps(MADE)), ("Failed", "the store is away")
+    async with httpx2.AsyncClient() as http:
+        stage = Stage(server, kube, iter([good, *[bad] * ATTEMPTS_MAX, good, good, good]))
+        stage.cluster = SCHEDULED
+        keeper = Backups(stage.around(kube, http))
+        seen = []
+        for night in range(5):
+            stage.now = NOW + timedelta(days=night)
+            for _ in range(30):
+                await keeper.look()
+                await stage.turn()
+            assert stage.condition is not None
+            seen.append((stage.condition.status, stage.condition.reason))
+        fine = (False, "LastVerified")
+        assert seen == [fine, (True, "LastFailed"), fine, fine, fine]
+        left = [each["status"]["phase"] for each in (await kube.list(BACKUPS, "default")).items]
+        assert left == ["Complete", "Complete"], "older ones are cleared away"

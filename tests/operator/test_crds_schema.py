@@ -365,6 +365,12 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "secretRef": _object(name=NAMES, key=NAMES),
         "electionTimeout": _object(min=DURATIONS, max=DURATIONS, other=NAMES),
         "storage": _object(size=QUANTITIES, storageClassName=NAMES, retain=st.booleans()),
+        "backup": _object(
+            schedule=st.sampled_from(["30 2 * * *", "*/5 1-3,5 * jan MON", "30 2 * *", "@daily", "0  0 * * *"]),
+            timeZone=NAMES,
+            url=st.sampled_from(["s3://a/b", "file:///a", "ftp://a"]),
+            keep=NUMBERS,
+        ),
         "deletionPolicy": st.sampled_from(["Retain", "Delete", "Keep"]),
     },
     "ComputeCluster": {

@@ -107,7 +107,9 @@ def test_the_status_says_what_the_views_lack() -> None:
 
 
 def around(kube: KubeClient, http: httpx2.AsyncClient, members: Members) -> Around:
-    return Around(kube, http, members, lambda: NOW, RenderDefaults("image", "1", None, b"", "system"), lambda _: ())
+    return Around(
+        kube, http, members, lambda: NOW, RenderDefaults("image", "1", None, b"", "system"), lambda _: (), print
+    )
 
 
 @pytest.fixture

@@ -200,7 +200,7 @@ async def _kept(http: httpx2.AsyncClient, port: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(keeping, "POD_S", 0.3)
     body = {"metadata": {"labels": {"pavane.dev/generation": "1"}}, "status": {"podIP": HOST}}
     unused: Any = None
-    dataflows = keeping.Dataflows(Around(unused, http, lambda *_: [(PODS, body)], unused, unused, unused))
+    dataflows = keeping.Dataflows(Around(unused, http, lambda *_: [(PODS, body)], unused, unused, unused, unused))
     return await dataflows._said({"status": {"activeGeneration": 1}}, "default", "main")
 
 

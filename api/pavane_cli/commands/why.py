@@ -55,15 +55,17 @@ ADVICE = {
     "ConsumerStuck": "Let it go on, or `pavane waltz consumers NAME --remove CONSUMER` if it never comes back.",
     "ArchiveBehind": "Look at the store and at the keys in the Secret of spec.archive; it goes on by itself.",
     "ClusterMissing": "Create it; it then continues.",
+    "InvalidSchedule": "Correct spec.backup.",
+    "LastFailed": "The next one comes by itself; look at the URL and the keys in the Secret of spec.backup.",
     "AttemptsFailed": "Look at the URL and the keys in its Secret.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
 
-OWN = ("VolumesHaveRoom", "Replicated", "LogHealthy", "ConsumerStuck", "ArchiveBehind")
+OWN = ("VolumesHaveRoom", "Replicated", "LogHealthy", "ConsumerStuck", "ArchiveBehind", "BackupFailed")
 """Conditions that some kinds have, of their volumes, views and logs; those that all kinds have tell of the rest."""
 
-BAD_WHEN_TRUE = {"InUse", "Stalled", "Reconciling", "TemplateDrift", "ConsumerStuck", "ArchiveBehind"}
+BAD_WHEN_TRUE = {"InUse", "Stalled", "Reconciling", "TemplateDrift", "ConsumerStuck", "ArchiveBehind", "BackupFailed"}
 
 AFTERWARDS = dict.fromkeys(
     ("DeadlineExceeded", "GateFailed", "ImagePull", "CrashLoop"),

@@ -5,6 +5,9 @@
   resources: [backups, computeclusters, coordinators, dataflows, raftclusters, swimgroups, waltzclusters]
   verbs: [get, list, watch, patch]
 - apiGroups: [pavane.dev]
+  resources: [backups]
+  verbs: [create, delete]
+- apiGroups: [pavane.dev]
   resources: [backups/status, computeclusters/status, coordinators/status, dataflows/status, raftclusters/status, swimgroups/status,
     waltzclusters/status]
   verbs: [patch]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pavane_operator.crds.backup import DEFINITION as BACKUP
 from pavane_operator.crds.definitions import GROUP, definitions
 from pavane_operator.kube.resources import (
     BUDGETS,
@@ -65,9 +66,10 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
     return {
         # In each watched namespace, or everywhere.
         "operator": (
-            # The finalizer and an annotation are all that the operator writes on a resource itself; patch, for it
-            # never creates one.
+            # The finalizer and an annotation are all that the operator writes on a resource itself.
             Rule(GROUP, plurals, (*READ, "patch")),
+            # What schedules make, and clear away again.
+            Rule(GROUP, (BACKUP.plural,), ("create", "delete")),
             Rule(GROUP, tuple(f"{plural}/status" for plural in plurals), ("patch",)),
             # Asked for by servers that check who may make an owner block its deletion.
             Rule(GROUP, tuple(f"{plural}/finalizers" for plural in plurals), ("update",)),

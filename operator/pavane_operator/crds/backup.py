@@ -1,6 +1,7 @@
 """`Backup`: a copy of a RaftCluster in object storage, made once (docs/specs/operator.md 1.10)."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
@@ -9,6 +10,9 @@ from pavane_operator.crds.descriptor import Described, column
 from pavane_operator.crds.status import CONDITIONS_MAX_ITEMS, Condition, StoredStatus
 from pavane_operator.crds.values import STORE_URL_MAX_CHARACTERS, StoreUrl
 
+SCHEDULE_PATTERN = r"^[-*/,0-9A-Za-z]+( [-*/,0-9A-Za-z]+){4}$"
+"""Five fields; what they may hold the operator says."""
+SCHEDULE_MAX_CHARACTERS = 128
 KEEP_MAX = 1000
 """Each is listed, with all its files, whenever old ones are deleted."""
 
@@ -54,6 +58,25 @@ class BackupSpec(Model):
     takes them: `aws_access_key_id`, `aws_secret_access_key`, `aws_region`, `aws_endpoint`, …"""
     keep: int | None = Field(default=None, ge=1, le=KEEP_MAX, json_schema_extra=marked(Mark.CONTROL))
     """Once this one is good, those below `url` are deleted that are older than so many whole ones; if absent, none."""
+
+
+class ScheduledBackup(Model):
+    """When a Backup of the resource is made by itself, and where."""
+
+    schedule: Annotated[str, Field(pattern=SCHEDULE_PATTERN, max_length=SCHEDULE_MAX_CHARACTERS)] = Field(
+        json_schema_extra=marked(Mark.CONTROL)
+    )
+    """As of cron: minute, hour, day of the month, month, day of the week; `30 2 * * *` is every night. The first is
+    made at once. Of those that were missed meanwhile one is made."""
+    time_zone: Name = Field(default="Etc/UTC", json_schema_extra=marked(Mark.CONTROL))
+    """Zone of these times, such as `Europe/Berlin`. When the clock changes, a time that is left out counts as an hour
+    later, and one that comes twice counts once."""
+    url: StoreUrl = Field(json_schema_extra=marked(Mark.CONTROL))
+    """As of a Backup."""
+    secret_name: Name | None = Field(default=None, json_schema_extra=marked(Mark.CONTROL))
+    """As of a Backup."""
+    keep: int = Field(default=14, ge=1, le=KEEP_MAX, json_schema_extra=marked(Mark.CONTROL))
+    """Good backups that stay: older ones, and their Backups, are deleted behind a new good one."""
 
 
 class BackupStatus(StoredStatus):

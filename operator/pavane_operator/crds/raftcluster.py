@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from pavane_operator.crds.backup import ScheduledBackup
 from pavane_operator.crds.base import (
     MAP_MAX_ENTRIES,
     NAME_MAX_CHARACTERS,
@@ -149,6 +150,8 @@ class RaftClusterSpec(VolumesSpec):
     `Broadcast`: the plain log, whose entries clients append and read. Cannot be changed."""
     snapshot: Snapshot = Field(default_factory=Snapshot)
     """How long the log may grow. No effect with `Broadcast`, which has no state to save."""
+    backup: ScheduledBackup | None = None
+    """Backups that are made by themselves; condition BackupFailed says when the last one failed."""
     resources: RaftResources = Field(default_factory=RaftResources)
     """Computing resources of the container."""
     rollout: BakedRollout = Field(default_factory=BakedRollout)

@@ -16,6 +16,7 @@ from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kube import KubeClient, KubeError
 from pavane_operator.kube.resources import Object
 from pavane_operator.kube.resources import Resource as ResourceType
+from pavane_operator.plan.model import OwnCondition
 
 LOOK_S = 5.0
 """Between two passes while no resource changes: progress in a status may be so old."""
@@ -38,6 +39,8 @@ class Around:
     """Settings for pods that it makes."""
     known: Callable[[ResourceType], Sequence[Object]]
     """All resources of a kind with pods that the watches have told of."""
+    tell: Callable[[Object, tuple[OwnCondition, ...]], None]
+    """Give one of these the conditions that the pass alone knows of; those that it gave before go."""
     namespaces: Sequence[str] = ()
     """Where it looks; none = everywhere."""
 
@@ -65,6 +68,8 @@ class PodlessKind(ABC):
                 await self.look()
             except KubeError as error:
                 log.warning("resources cannot be looked after yet", kind=self.watched[0].kind, error=str(error))
+            except Exception:  # one resource that nobody thought of ends no operator
+                log.exception("a pass failed", kind=self.watched[0].kind)
             try:
                 async with asyncio.timeout(LOOK_S):
                     await self._changed.wait()

@@ -41,6 +41,8 @@ CAN_SWITCH_BACK = "CanSwitchBack"
 """Condition while a generation bakes: whether the former one could take over again."""
 IN_USE = "InUse"
 """Condition of a resource that is being deleted: true = somebody refers to it; false = its deletion goes ahead."""
+BACKUP_FAILED = "BackupFailed"
+"""Condition of a resource with a schedule of backups: whether the last one failed. A pass over others tells it."""
 FINALIZER = "pavane.dev/cleanup"
 
 

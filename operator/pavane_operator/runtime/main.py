@@ -155,7 +155,7 @@ class OperatorProcess:
         }
         namespaces = self._settings.watch_namespaces
         cache, known = shared.cache, partial(shared.cache.of_type, namespace=None)
-        around = Around(kube, http, cache.members, _now, self._defaults(), known, namespaces)
+        around = Around(kube, http, cache.members, _now, self._defaults(), known, operator.tell, namespaces)
         beneath = [make(around) for make in podless()]
         watching = asyncio.create_task(self._watch(operator, beneath, kube), name="watches")
         try:

@@ -17,7 +17,7 @@ from pavane_operator.kube import KubeError
 from pavane_operator.kube.informer import Informer
 from pavane_operator.kube.resources import CHILD_TYPES, GROUP, SECRETS, VERSION, Object
 from pavane_operator.kube.resources import Resource as ResourceType
-from pavane_operator.plan.model import parse_time
+from pavane_operator.plan.model import OwnCondition, parse_time
 from pavane_operator.plan.port import Kind
 from pavane_operator.runtime.cache import belongs_to
 from pavane_operator.runtime.keepers import Keepers
@@ -97,6 +97,13 @@ class Operator:
         for uid, reconciler in self._reconcilers.items():
             if reconciler.reference_changed(namespace, name):
                 self.keepers.wake(uid, "reference")
+
+    def tell(self, body: Object, conditions: tuple[OwnCondition, ...]) -> None:
+        """A pass over other resources knows of conditions of this one."""
+        uid = str(body["metadata"]["uid"])
+        before, self._shared.told[uid] = self._shared.told.get(uid, ()), conditions
+        if before != conditions:
+            self.keepers.wake(uid, "reference")
 
     def following(self, namespaces: Sequence[str] = ()) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield what takes over what watches tell of children and of users' Secrets; none of them returns.
@@ -244,6 +251,7 @@ class Operator:
 
     async def _ended(self, uid: str) -> None:
         reconciler = self._reconcilers.pop(uid, None)
+        self._shared.told.pop(uid, None)
         if reconciler is not None:
             await reconciler.close()
         self._uids = {key: known for key, known in self._uids.items() if known != uid}

@@ -8,7 +8,7 @@ import functools
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,11 +18,12 @@ import structlog
 from pavane.parts.backoff import backoff_s
 from pavane.wire.stages import Stage
 from pavane_operator.crds.definitions import definition_of, referring
-from pavane_operator.crds.status import State, Status
+from pavane_operator.crds.status import State, Status, Truth
 from pavane_operator.kube import Conflict, Gone, KubeClient, KubeError, TooManyRequests, Unavailable
 from pavane_operator.kube.resources import CHILD_TYPES, SECRETS, Object, custom
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
+    BACKUP_FAILED,
     GENERATION_LABEL,
     Action,
     ActionFailure,
@@ -33,6 +34,7 @@ from pavane_operator.plan.model import (
     Leave,
     MarkResource,
     Observed,
+    OwnCondition,
     Plan,
     Resource,
     RunStep,
@@ -99,6 +101,8 @@ class Shared:
     metrics: Metrics
     prometheus_url: str | None = None
     """Whom gates with a query ask."""
+    told: dict[str, tuple[OwnCondition, ...]] = field(default_factory=dict)
+    """By uid, conditions that passes over other resources know of."""
 
 
 class Reconciler:
@@ -287,7 +291,15 @@ class Reconciler:
             status_written_at=self._status_written_at,
         )
         facts = await self._promotion.observe(resource, observed)
+        facts = replace(facts, conditions=(*facts.conditions, *self._told(resource)))
         return resource, replace(observed, facts=facts)
+
+    def _told(self, resource: Resource) -> tuple[OwnCondition, ...]:
+        """What others tell of it; after a start what was told before, so that its time stays."""
+        if self._uid in self._shared.told or resource.status is None:
+            return self._shared.told.get(self._uid, ())
+        held = (each for each in resource.status.conditions if each.type == BACKUP_FAILED)
+        return tuple(OwnCondition(one.type, one.status is Truth.TRUE, one.reason, one.message) for one in held)
 
     def _targets(self, namespace: str, named: tuple[str, ...]) -> dict[str, Object]:
         """The other resources that this one refers to, as far as they exist."""

@@ -133,13 +133,19 @@ def _waits(body: Object, first: Object, cluster: Object | None) -> tuple[str, st
     name = cluster_of(body)[1]
     if first["metadata"]["uid"] != body["metadata"]["uid"]:
         return "OneAtATime", f"Backup {first['metadata']['name']} of RaftCluster {name} is first"
-    if cluster is None or cluster["metadata"].get("deletionTimestamp"):
+    if cluster is None:
         return "ClusterMissing", f"there is no RaftCluster {name}"
+    return cannot_begin(cluster)
+
+
+def cannot_begin(cluster: Object) -> tuple[str, str] | None:
+    """Reason and message why a cluster cannot be copied now."""
+    name = cluster["metadata"]["name"]
+    if cluster["metadata"].get("deletionTimestamp"):
+        return "ClusterMissing", f"RaftCluster {name} is being deleted"
     if (cluster.get("spec") or {}).get("suspend"):
-        return (
-            "ClusterSuspended",
-            f"RaftCluster {name} is suspended: start it with `pavane resume-resource raft/{name}`",
-        )
+        hint = f"start it with `pavane resume-resource raft/{name}`"
+        return "ClusterSuspended", f"RaftCluster {name} is suspended: {hint}"
     if not (cluster.get("status") or {}).get("activeGeneration"):
         return "ClusterNotReady", f"RaftCluster {name} has no active generation yet"
     return None

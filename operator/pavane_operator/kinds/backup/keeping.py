@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -11,6 +12,7 @@ from pavane_operator.crds.backup import DEFINITION, BackupStatus
 from pavane_operator.crds.raftcluster import DEFINITION as RAFT
 from pavane_operator.kinds.backup import pod as rendering
 from pavane_operator.kinds.backup.deciding import cluster_of, decide, ended, turns
+from pavane_operator.kinds.backup.scheduling import due, surplus, told
 from pavane_operator.kinds.podless import Around, PodlessKind
 from pavane_operator.kube import AlreadyExists, KubeError
 from pavane_operator.kube.resources import PODS, Object, custom
@@ -34,6 +36,8 @@ class Backups(PodlessKind):
     def __init__(self, around: Around) -> None:
         super().__init__(around)
         self._idle = 0
+        self._found: Sequence[Object] | None = None
+        """As listed last; None before."""
 
     def changed(self) -> None:
         """A Backup came, changed or went."""
@@ -41,33 +45,46 @@ class Backups(PodlessKind):
         super().changed()
 
     async def look(self) -> None:
-        """Bring each Backup a step on. Raises ``KubeError``."""
-        if self._idle:
+        """Bring each Backup a step on, and make those that are due. Raises ``KubeError``."""
+        clusters, now = self._around.known(RAFT_CLUSTERS), self._around.now()
+        if self._idle and not any(due(each, self._found or (), now) for each in clusters):
             self._idle -= 1
-            return
-        self._idle = IDLE_LOOKS  # what is told from here on ends it
-        try:
-            busy = await self._serve_all()
-        except KubeError:
-            self._idle = 0
-            raise
-        if busy:
-            self._idle = 0
+        else:
+            self._idle = IDLE_LOOKS  # what is told from here on ends it
+            try:
+                busy = await self._serve_all(clusters)
+            except KubeError:
+                self._idle = 0
+                raise
+            if busy:
+                self._idle = 0
+        for each in clusters:
+            self._around.tell(each, told(each, self._found or (), now))
 
-    async def _serve_all(self) -> bool:
+    async def _serve_all(self, clusters: Sequence[Object]) -> bool:
         """Return whether there is more to come."""
-        found = await self._listed(BACKUPS)
-        clusters = {_key(each): each for each in self._around.known(RAFT_CLUSTERS)}
+        found = self._found = await self._listed(BACKUPS)
+        known = {_key(each): each for each in clusters}
         first = turns(found)
         for body in found:
-            about = {"namespace": body["metadata"]["namespace"], "name": body["metadata"]["name"]}
-            try:
-                await self._serve(body, first, clusters.get(cluster_of(body)))
-            except KubeError as error:
-                log.warning("a Backup waits", **about, error=str(error))
-            except Exception:  # the others are looked after
-                log.exception("a Backup cannot be looked after", **about)
-        return not all(map(ended, found)) or any(map(self._pods, found))
+            with _logged(body):
+                await self._serve(body, first, known.get(cluster_of(body)))
+        made = 0
+        for cluster in clusters:
+            with _logged(cluster):
+                made += await self._schedule(cluster, found)
+        return made > 0 or not all(map(ended, found)) or any(map(self._pods, found))
+
+    async def _schedule(self, cluster: Object, found: Sequence[Object]) -> bool:
+        """Make the Backup that is due, and delete those that are too many; return whether one was made."""
+        namespace, body = cluster["metadata"]["namespace"], due(cluster, found, self._around.now())
+        if body is not None:
+            with suppress(AlreadyExists):
+                await self._kube.create(BACKUPS, body, namespace)
+        for each in surplus(cluster, found):
+            metadata = each["metadata"]
+            await self._kube.delete(BACKUPS, metadata["name"], namespace, uid=metadata["uid"])
+        return body is not None
 
     async def _serve(self, body: Object, first: Turns, cluster: Object | None) -> None:
         namespace, pods = body["metadata"]["namespace"], self._pods(body)
@@ -103,11 +120,21 @@ class Backups(PodlessKind):
 
     async def _start(self, body: Object, cluster: Object, attempt: int) -> None:
         pod: dict[str, Any] = rendering.render(body, cluster, attempt, self._around.defaults)
-        try:
+        with suppress(AlreadyExists):  # the watch has not told of it, or what had its name is not quite gone
             await self._kube.create(PODS, pod, body["metadata"]["namespace"])
-        except AlreadyExists:
-            return  # the watch has not told of it yet, or what had its name is not quite gone: the next pass sees
 
 
 def _key(body: Object) -> tuple[str, str]:
     return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+@contextmanager
+def _logged(body: Object) -> Iterator[None]:
+    """What goes wrong with one resource is told, and the others are looked after."""
+    about = {"kind": body.get("kind", DEFINITION.name), "namespace": _key(body)[0], "name": _key(body)[1]}
+    try:
+        yield
+    except KubeError as error:
+        log.warning("a Backup waits", **about, error=str(error))
+    except Exception:
+        log.exception("a Backup cannot be looked after", **about)
