@@ -213,10 +213,7 @@ class StoreSession(Joining):
 
     def next_due(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        due = None
-        for asked in self._asked.values():  # all have the same time: the oldest is first
-            due = asked.due
-            break
+        due = next((asked.due for asked in self._asked.values()), None)  # all have the same time: the oldest is first
         if self.ended or (self._rejoin_due is self._pause_due is None and not self.changing):
             return due
         switch = self._switch_at if self.changing and self._phase != "reading" else None
