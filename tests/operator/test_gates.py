@@ -382,6 +382,28 @@ def test_what_a_gate_found_is_written_seldom_and_how_it_stands_at_once() -> None
     lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateWaiting"))
 
 
+def test_a_gate_that_only_waits_for_its_own_time_does_not_run_into_the_deadline() -> None:
+    lab = Lab(gates=[gate("Hold", "probe", "80s")], deadline="30s", onDeadline="Abort")
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateWaiting"))
+    began = lab.world.now
+    lab.until(lambda world: world.status.active_generation == 2)
+    assert lab.world.now - began >= 75 * SECOND
+
+
+@pytest.mark.parametrize("answer", [False, None])
+def test_a_gate_that_is_not_good_runs_into_the_deadline(answer: bool | None) -> None:
+    lab = Lab(gates=[gate("Hold", "probe", "10m")], deadline="60s", onDeadline="Abort")
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateWaiting"))
+    lab.world.faults.answers["probe"] = answer
+    world = lab.until(lambda world: world.status.failed is not None)
+    assert world.status.failed is not None
+    assert world.status.failed.reason == "DeadlineExceeded"
+
+
 def test_an_answer_of_long_ago_passes_nothing() -> None:
     lab = held(None)
     lab.until(

@@ -36,8 +36,8 @@ class GatePhase(StrEnum):
 
 
 class HttpGate(Model):
-    """A GET that each pod of the new generation has to answer well. Without `jsonPath` a status 2xx is good, 4xx and
-    5xx are bad, and a redirect, which is not followed, says nothing."""
+    """A GET that each pod of the new generation has to answer well, of a ComputeCluster each replica too. Without
+    `jsonPath` a status 2xx is good, 4xx and 5xx are bad, and a redirect, which is not followed, says nothing."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(

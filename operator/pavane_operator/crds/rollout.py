@@ -90,7 +90,8 @@ class RolloutSpec(Model):
     caught_up: CaughtUpSpec = Field(default_factory=CaughtUpSpec)
     """When a generation counts as caught up."""
     deadline: Duration = Field(default="30m", json_schema_extra=marked(Mark.CONTROL))
-    """Maximum time from the start of an attempt to its promotion, without time paused or waiting for approval."""
+    """Maximum time from the start of an attempt to its promotion, without time paused or waiting for approval. It ends
+    no attempt that only waits for the rest of `for` of gates that are good."""
     on_deadline: OnDeadline = Field(default=OnDeadline.HOLD, json_schema_extra=marked(Mark.CONTROL))
     """Hold keeps trying and sets Stalled; Abort aborts the attempt."""
     crash_limit: int = Field(default=5, ge=0, le=CRASH_LIMIT_MAX, json_schema_extra=marked(Mark.CONTROL))

@@ -76,9 +76,12 @@ class Attempt(ResourceSnapshot):
 
     @cached_property
     def deadline_passed(self) -> bool:
-        """Whether the attempt should be promoting by now; time that it was held does not count."""
+        """Whether the attempt should be promoting by now; time that it was held does not count, and it has not passed
+        while gates are good and only their own time is not over."""
         deadline = self.rollout.deadline
         if deadline is None or self.state not in BEFORE_PROMOTION:
+            return False
+        if any(blocker.reason == "GateWaiting" for blocker in self.rollout.blockers):
             return False
         return self.now >= deadline + self._held_until_now
 
