@@ -150,7 +150,7 @@ class RaftClusterSpec(VolumesSpec):
     `Broadcast`: the plain log, whose entries clients append and read. Cannot be changed."""
     snapshot: Snapshot = Field(default_factory=Snapshot)
     """How long the log may grow. No effect with `Broadcast`, which has no state to save."""
-    backup: ScheduledBackup | None = None
+    backup: ScheduledBackup | None = Field(default=None, json_schema_extra=marked(Mark.CONTROL))
     """Backups that are made by themselves; condition BackupFailed says when the last one failed."""
     resources: RaftResources = Field(default_factory=RaftResources)
     """Computing resources of the container."""
