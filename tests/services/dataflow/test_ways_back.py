@@ -401,22 +401,23 @@ def writes_what_another_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "plant",
+    ("plant", "rule"),
     [
-        mints_beside_the_fence,
-        writes_before_its_fence,
-        compares_without_back,
-        is_never_left,
-        writes_what_another_has_written,
+        (mints_beside_the_fence, "who mints has the fence"),
+        (writes_before_its_fence, "who writes has fenced the chain"),
+        (compares_without_back, "ranks rise"),
+        (is_never_left, "who was told to writes"),
+        (writes_what_another_has_written, "somebody wrote without"),
     ],
 )
-async def test_a_planted_fault_is_found(
-    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+async def test_a_planted_fault_is_found_by_the_rule_that_it_breaks(
+    plant: Callable[[pytest.MonkeyPatch], None], rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
     for seed in range(PLANTED_SEEDS):
         try:
             await play(seed)
-        except (AssertionError, EntryError):
-            return
+        except (AssertionError, EntryError) as error:
+            if rule in str(error):
+                return
     raise AssertionError(f"not found by {PLANTED_SEEDS} seeds")
