@@ -6,15 +6,24 @@ import os
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 from pavane.waltz.client.transaction import Transaction
 from pavane.waltz.core.retention import WHO_CHARACTERS_MAX, no_consumer
 from pavane.waltz.errors import rejected
 from pavane.waltz.wire import messages as m
 
-if TYPE_CHECKING:
-    from pavane.waltz.client.waltz import Waltz
+
+class Read(Protocol):
+    """The log as a consumer needs it."""
+
+    def feed(self, partition: int, *, from_: int) -> AsyncGenerator[Transaction, None]:
+        """Yield every transaction from ``from_`` on, for ever."""
+
+    async def ask_consumers(
+        self, partition: int, action: m.ConsumerAction, name: str, position: int, since: int, who: str
+    ) -> m.ConsumerResponse:
+        """Ask the owner. Raises ``Rejected`` and ``Unavailable``."""
 
 
 class ConsumerInfo(NamedTuple):
@@ -51,7 +60,7 @@ class Consumer:
     ``Unavailable``, and ``Rejected`` for a name with other characters than letters, digits, dots, hyphens, underlines.
     """
 
-    def __init__(self, log: Waltz, name: str, who: str | None) -> None:
+    def __init__(self, log: Read, name: str, who: str | None) -> None:
         self._log = log
         self.name = name
         self._who = (f"{socket.gethostname()}:{os.getpid()}" if who is None else who)[:WHO_CHARACTERS_MAX]

@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from pavane.waltz.client.transaction import Lock, Transaction
 from pavane.waltz.errors import Closed, Conflict
 
-if TYPE_CHECKING:
-    from pavane.waltz.client.waltz import Waltz
+
+class Log(Protocol):
+    """What a view needs of a log; ``Waltz`` has it."""
+
+    async def append(
+        self,
+        partition: int,
+        data: bytes,
+        *,
+        header: int = 0,
+        write: Sequence[Lock] = (),
+        read: Sequence[Lock] = (),
+        seen: int | None = None,
+    ) -> int:
+        """Append ``data`` and return its transaction id."""
+
+    def feed(self, partition: int, *, from_: int = 0) -> AsyncGenerator[Transaction, None]:
+        """Yield every transaction from ``from_`` on, for ever."""
+
+    async def hwm(self, partition: int) -> int:
+        """Return the last transaction; -1 if there is none."""
 
 
 class View:
@@ -23,7 +42,7 @@ class View:
     """
 
     def __init__(
-        self, log: Waltz, partition: int, apply: Callable[[Transaction], Awaitable[None] | None], from_: int
+        self, log: Log, partition: int, apply: Callable[[Transaction], Awaitable[None] | None], from_: int
     ) -> None:
         self._log = log
         self._partition = partition
