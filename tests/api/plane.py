@@ -1,6 +1,7 @@
 """A control plane over an embedded cluster, in this process, with real TLS between the two."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -70,10 +71,12 @@ async def serving(app: FastAPI) -> AsyncIterator[str]:
 @asynccontextmanager
 async def plane(folder: Path, **settings: Any) -> AsyncIterator[Plane]:
     with pytest.MonkeyPatch.context() as patch:
-        # As in a pod of the local cluster: names of Services are known there alone.
-        hosts = folder / "hosts"
-        hosts.write_text(f"127.0.0.1 {LEDGER}\n")
-        patch.setenv(HOSTS_FILE_VARIABLE, str(hosts))
+        if not os.environ.get(HOSTS_FILE_VARIABLE):
+            # As in a pod of the local cluster: names of Services are known there alone.
+            folder.mkdir(parents=True, exist_ok=True)
+            hosts = folder / "hosts"
+            hosts.write_text(f"127.0.0.1 {LEDGER}\n")
+            patch.setenv(HOSTS_FILE_VARIABLE, str(hosts))
         patch.setattr(socket, "getaddrinfo", socket.getaddrinfo)
         install()
         async with _plane(folder, **settings) as api:
