@@ -403,6 +403,25 @@ async def test_while_the_store_is_behind_further_spans_are_refused_and_kept_nowh
     assert taken.exports == {200: receiver.UNDER_WAY_MAX + 1}
 
 
+async def test_slow_senders_hold_up_nobody(store: TraceStore) -> None:
+    taken = receiver.Receiver(store, cast("Any", None), None, "pavane-system", Bucket(1e6), Counter())
+    ends = asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        await ends.wait()
+        yield export_of(b"b")
+
+    async def quick() -> AsyncIterator[bytes]:
+        yield export_of(b"a")
+
+    sending = [asyncio.create_task(taken.take(slow(), "", None)) for _ in range(receiver.UNDER_WAY_MAX)]
+    await asyncio.sleep(0)
+    await taken.take(quick(), "", None)
+    ends.set()
+    await asyncio.gather(*sending)
+    assert taken.exports == {200: receiver.UNDER_WAY_MAX + 1}
+
+
 async def test_a_pods_spans_are_of_its_namespace_whatever_they_say(tmp_path: Path) -> None:
     async with plane(tmp_path) as api:
         kind = {"Content-Type": "application/x-protobuf"}

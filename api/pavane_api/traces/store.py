@@ -145,6 +145,7 @@ class TraceStore(Database):
         database = self._database
         attributes = [json.dumps(span.attributes) for span in spans]
         sizes = [_bytes(span, text) for span, text in zip(spans, attributes, strict=True)]
+        held, self._held = self._held, None  # what is undone must be counted again
         with database:
             database.executemany(
                 "INSERT OR REPLACE INTO span VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL)",
@@ -175,14 +176,16 @@ class TraceStore(Database):
             self._inserted += len(spans)
             self._inserted_bytes += sum(sizes)
             if self._inserted >= PRUNE_EVERY_SPANS or self._inserted_bytes >= PRUNE_EVERY_BYTES:
-                if self._held is not None:
-                    self._held = self._held[0] + self._inserted, self._held[1] + self._inserted_bytes
+                if held is not None:
+                    held = held[0] + self._inserted, held[1] + self._inserted_bytes
                 self._inserted = self._inserted_bytes = 0
-                self._prune(database, now_ns)
+                held = self._prune(database, now_ns, held)
+        self._held = held
 
-    def _prune(self, database: sqlite3.Connection, now_ns: int) -> None:
+    def _prune(self, database: sqlite3.Connection, now_ns: int, held: tuple[int, float] | None) -> tuple[int, float]:
+        """Drop what is too old or too much of what is ``held``; return what is left."""
         oldest, spans_max, bytes_max = now_ns - self._retention_ns, self._spans_max, self._bytes_max
-        number, size = self._held or (math.inf, math.inf)
+        number, size = held or (math.inf, math.inf)
         if number > spans_max or size > bytes_max:
             number, size = database.execute("SELECT COUNT(*), TOTAL(bytes) FROM span").fetchone()
             if number > spans_max or size > bytes_max:
@@ -193,12 +196,12 @@ class TraceStore(Database):
             if arrived_ns >= oldest and number <= spans_max and size <= bytes_max:
                 break
             last, number, size = key, number - 1, size - taken
-        self._held = int(number), size
         if not last:
-            return
+            return int(number), size
         gone = "SELECT trace_id, span_id FROM span WHERE id <= ?"
         database.execute(f"DELETE FROM link WHERE (trace_id, span_id) IN ({gone})", (last,))  # noqa: S608 - no input
         database.execute("DELETE FROM span WHERE id <= ?", (last,))
+        return int(number), size
 
     def _namespaces(self, trace_id: str) -> frozenset[str]:
         rows = self._database.execute(
