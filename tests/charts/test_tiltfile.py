@@ -103,7 +103,8 @@ def test_sources_lie_where_the_image_expects_them(tilt: Recorded) -> None:
 def test_there_is_a_sample_of_each_kind(tilt: Recorded) -> None:
     kinds = {definition["spec"]["names"]["kind"] for definition in definitions()}
     assert set(tilt.kinds) == kinds
-    assert {one["kind"] for one in tilt.objects} >= kinds
+    # A Backup is made once and needs object storage, which such a cluster has not.
+    assert {one["kind"] for one in tilt.objects} >= kinds - {"Backup"}
 
 
 def test_each_name_means_something_that_is_there(tilt: Recorded) -> None:
