@@ -331,7 +331,7 @@ def of_schedule(day: int, phase: Phase | None, message: str = "") -> Object:
     conditions = [Condition(type="Failed", status=Truth.TRUE, last_transition_time=at, reason="r", message=message)]
     ended = at if phase in (Phase.COMPLETE, Phase.FAILED) else None
     status = BackupStatus(phase=phase, completed_at=ended, conditions=conditions if message else [])
-    body = backup(f"q-26010{day}0230", at, status)
+    body = backup(f"q-2601{day:02}0230", at, status)
     return changed(body, "metadata.labels", {"pavane.dev/scheduled-for": "q"})
 
 
@@ -365,6 +365,16 @@ def test_what_is_due_of_a_schedule() -> None:
         changed(SCHEDULED, "spec.backup.schedule", "61 * * * *"),
     ):
         assert due(cluster, [], NOW) is None
+
+
+def test_a_changed_schedule_makes_no_backup_of_a_time_before_the_newest() -> None:
+    nights = [of_schedule(day, Phase.COMPLETE) for day in range(1, 15)]
+    monthly = changed(changed(SCHEDULED, "spec.backup.schedule", "0 0 1 * *"), "spec.backup.keep", 14)
+    assert due(monthly, nights, NOW + timedelta(days=13)) is None, "it would be deleted as the oldest, and made again"
+    assert surplus(monthly, nights) == []
+    later = due(monthly, nights, NOW + timedelta(days=31))
+    assert later is not None
+    assert later["metadata"]["name"] == "q-2602010000"
 
 
 def test_two_clusters_with_long_names_have_backups_of_different_names() -> None:
@@ -407,6 +417,8 @@ def test_a_cluster_says_that_its_last_backup_failed_since_when_and_which_was_goo
     )
     assert says(*failed[:1])[2].endswith("the store is away; there is no good one")
     assert says(good, *failed, of_schedule(4, Phase.COMPLETE))[:2] == (False, "LastVerified")
+    renamed = changed(of_schedule(4, Phase.FAILED, away), "metadata.name", "q-2512010000")
+    assert says(good, of_schedule(3, Phase.COMPLETE), renamed)[1] == "LastFailed", "the newest by its time"
     for text, words in (("61 * * * *", "'61' is no minute"), ("0 0 30 2 *", "names no day that comes")):
         status, reason, message = says(cluster=changed(SCHEDULED, "spec.backup.schedule", text))
         assert (status, reason) == (True, "InvalidSchedule")

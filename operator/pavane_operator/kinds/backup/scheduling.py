@@ -32,13 +32,14 @@ def scheduled(cluster: Object, backups: Sequence[Object]) -> list[Object]:
         for body in backups
         if place == (body["metadata"]["namespace"], (body["metadata"].get("labels") or {}).get(SCHEDULED_LABEL))
     ]
-    return sorted(found, key=lambda body: str(body["metadata"]["name"]), reverse=True)
+    return sorted(found, key=_age, reverse=True)
 
 
 def due(cluster: Object, backups: Sequence[Object], now: datetime) -> dict[str, Any] | None:
     """Return the Backup that is due of a cluster; None if there is none.
 
-    Of all runs that were missed it is the last one. While another of the schedule has not ended, none is due.
+    Of all runs that were missed it is the last one. While another of the schedule has not ended, none is due; nor is
+    one of a time before the newest: a schedule that was changed makes nothing for days that have gone.
     """
     wanted = wanted_of(cluster)
     of_schedule = scheduled(cluster, backups)
@@ -52,6 +53,9 @@ def due(cluster: Object, backups: Sequence[Object], now: datetime) -> dict[str, 
         return None
     namespace, name = cluster["metadata"]["namespace"], cluster["metadata"]["name"]
     called = f"{_stem(name)}-{at:{TIME_FORMAT}}"
+    newest = max((str(body["metadata"]["name"]) for body in of_schedule), default="")
+    if newest >= called:  # the time in names has a fixed width
+        return None
     if any((namespace, called) == (body["metadata"]["namespace"], body["metadata"]["name"]) for body in backups):
         return None
     store = wanted.model_dump(mode="json", by_alias=True, exclude_none=True, include={"url", "secret_name", "keep"})
@@ -107,6 +111,10 @@ def _named(body: Object) -> str:
     status = BackupStatus.parse(body.get("status")) or BackupStatus()
     when = f" of {status.completed_at:%F %R} UTC" if status.completed_at is not None else ""
     return f"{body['metadata']['name']}{when}"
+
+
+def _age(body: Object) -> tuple[str, str]:
+    return str(body["metadata"].get("creationTimestamp", "")), str(body["metadata"]["name"])
 
 
 def _stem(name: str) -> str:
