@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +21,7 @@ from pavane.raft.errors import RaftError
 from pavane.raft.keys import SERVER_SECRET_KEY, ident_in
 from pavane.raft.machine import UnknownMachine
 from pavane.raft.offline.manifest import NAME, Manifest, rebuilt
-from pavane.raft.offline.remote import backups, download, remove, surplus, upload
+from pavane.raft.offline.remote import backups, clear, download, remove, surplus, upload
 from pavane.raft.offline.store import StoredLog
 from pavane.raft.storage import StoreError
 from pavane.runtime.objects import ObjectStore
@@ -76,16 +77,23 @@ def run() -> int:
 async def make(settings: BackupSettings, options: Mapping[str, str]) -> dict[str, Any]:
     """Make the backup, or verify the one that an earlier attempt left whole; return what the status tells of it.
 
-    Raises ``FAILURES``. What is old is deleted behind a good one alone; a store that refuses that spoils no backup.
+    Raises ``FAILURES``. What is old is deleted behind a good one alone; a store that refuses that spoils no backup. One
+    that does not read back is deleted, so that the next attempt makes it anew.
     """
     own = ObjectStore(f"{settings.backup_url}/{settings.backup_name}", options, StoreError)
     if NAME not in await own.sizes():
+        await clear(own)  # a later copy has other files than an earlier attempt, and `upload` takes those for foreign
         with TemporaryDirectory(prefix="pavane-backup-") as folder:
             await _copied(settings, Path(folder))
             await upload(Path(folder), own)
-    with TemporaryDirectory(prefix="pavane-backup-") as folder:
-        manifest = await download(own, Path(folder))
-        digest = await asyncio.to_thread(_digest, Path(folder), manifest)
+    try:
+        with TemporaryDirectory(prefix="pavane-backup-") as folder:
+            manifest = await download(own, Path(folder))
+            digest = await asyncio.to_thread(_digest, Path(folder), manifest)
+    except StoreError:
+        with suppress(StoreError):  # what went wrong first is told
+            await clear(own)
+        raise
     kept = ""
     if settings.backup_keep is not None:
         try:

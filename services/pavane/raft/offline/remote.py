@@ -133,8 +133,19 @@ async def remove(store: ObjectStore, backup: Kept) -> None:
         await store.ask("deleting", backup.name, partial(_delete, names[start : start + DELETED_MAX]))
 
 
+async def clear(store: ObjectStore) -> None:
+    """Delete what there is of a backup at the URL itself, for another one there. Raises ``StoreError``.
+
+    The manifest goes first: what an interrupted run leaves is no backup, and not taken for one.
+    """
+    there = await store.sizes()
+    names = [NAME] * (NAME in there) + [name for name in there if FILE.fullmatch(name)]
+    for start in range(0, len(names), DELETED_MAX):
+        await store.ask("deleting", "", partial(_delete, names[start : start + DELETED_MAX]))
+
+
 def _delete(names: list[str], held: Any) -> None:
-    for name in names:  # one by one, as each store can: the manifest must be the last
+    for name in names:  # one by one, as each store can: the place of the manifest among them matters
         with suppress(FileNotFoundError):  # another run, or this one before an answer was lost
             held.delete(name)
 
