@@ -190,6 +190,19 @@ def test_its_pod_is_that_of_the_product_where_the_members_may_run_and_has_no_rig
     assert program_of(told["PAVANE_KIND"] or "", told["PAVANE_ROLE"] or "") == "pavane.pods.backup_raft"
 
 
+def test_its_pod_keeps_to_the_nodes_of_the_members_and_not_away_from_the_members() -> None:
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "q"}}}
+    pods = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    on = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
+    affinity = {"nodeAffinity": on, "podAffinity": pods, "podAntiAffinity": pods}
+    made = render(backup("a"), changed(CLUSTER, "spec.affinity", affinity), 1, DEFAULTS)
+    assert made["spec"]["affinity"] == {"nodeAffinity": on}
+    assert (
+        "affinity"
+        not in render(backup("a"), changed(CLUSTER, "spec.affinity", {"podAffinity": pods}), 1, DEFAULTS)["spec"]
+    )
+
+
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Server]:
     async with a_server(tmp_path) as running:

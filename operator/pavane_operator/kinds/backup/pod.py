@@ -33,7 +33,9 @@ def render(
     """The pod: the product's own image on nodes where the members may run, with as much memory as they have."""
     namespace, of = cluster_of(body)
     spec = RaftClusterSpec.model_validate(cluster.get("spec") or {}, extra="ignore")
-    spec = spec.model_copy(update={"topology_spread_constraints": []})
+    # What keeps members apart would keep it from every node that has one.
+    affinity = spec.affinity.model_copy(update={"pod_affinity": None, "pod_anti_affinity": None})
+    spec = spec.model_copy(update={"topology_spread_constraints": [], "affinity": affinity})
     metadata = body["metadata"]
     resource = Resource(DEFINITION.name, metadata["name"], namespace, metadata["uid"], "", 0, spec, None)
     mounts = [Mount("keys", KEYS_MOUNT, secret=keys.name_of(of))]
