@@ -48,8 +48,9 @@ def backup(name: str, created: datetime = NOW, status: BackupStatus | None = Non
 
 
 def pod(phase: str, message: str = "", **more: Any) -> Object:
-    terminated = {"state": {"terminated": {"message": message}}} if phase in ("Succeeded", "Failed") else {}
-    return {"status": {"phase": phase, "containerStatuses": [terminated], **more}}
+    state = {"terminated": {"exitCode": int(phase == "Failed"), "message": message}}
+    own = {"name": "raft", "state": state if phase in ("Succeeded", "Failed") else {"running": {}}}
+    return {"metadata": {}, "status": {"phase": phase, "containerStatuses": [own], **more}}
 
 
 def running(attempt: int = 1, **more: Any) -> BackupStatus:
@@ -156,6 +157,30 @@ def test_every_wait_has_an_end() -> None:
     over = decided(backup("a", status=held.status), cluster=None, now=late)
     assert "there is no RaftCluster q" in told(over)[2]
     assert told(decided(backup("a", status=running()), cluster=None))[:2] == ("Failed", "ClusterMissing")
+
+
+def test_its_own_container_counts_whatever_runs_beside_it_and_however_late_it_is_seen() -> None:
+    body, late = backup("a", status=running()), NOW + DEADLINE + timedelta(days=1)
+    beside = {"name": "proxy", "state": {"running": {}}}
+    left = {"name": "init", "state": {"terminated": {"exitCode": 0, "message": "of the proxy"}}}
+    for phase, message, reason in (("Succeeded", json.dumps(MADE), "Verified"), ("Failed", "no room", "Retrying")):
+        seen = pod(phase, message)
+        seen["status"] = {"phase": "Running", "containerStatuses": [left, *seen["status"]["containerStatuses"], beside]}
+        assert told(decided(body, seen))[1] == reason, "a container beside it keeps the pod Running for ever"
+    seen["status"]["containerStatuses"][1]["state"] = {"running": {}}
+    assert told(decided(body, seen))[1] == "Copying"
+    done = pod("Succeeded", json.dumps(MADE))
+    assert told(decided(body, done, now=late))[:2] == ("Complete", "Verified"), "no operator ran meanwhile"
+    assert told(decided(body, pod("Failed", "no room"), now=late))[:2] == ("Failed", "DeadlineExceeded")
+
+
+def test_a_pod_whose_node_is_gone_is_an_attempt_that_failed() -> None:
+    body = backup("a", status=running())
+    gone = changed(pod("Running"), "metadata.deletionTimestamp", NOW.isoformat())
+    assert told(decided(body, gone, now=NOW + timedelta(seconds=50)))[1] == "Copying"
+    again = decided(body, gone, now=NOW + timedelta(seconds=70))
+    assert told(again)[1:] == ("Retrying", f"attempt 1 of {ATTEMPTS_MAX} failed: its pod was ended before it was done")
+    assert again.status.attempt == 2
 
 
 def test_a_pod_that_does_not_start_is_explained() -> None:

@@ -13,17 +13,22 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from pavane_operator.crds.backup import BackupStatus, Phase
+from pavane_operator.crds.backup import DEFINITION, BackupStatus, Phase
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import Condition, Truth
+from pavane_operator.objects.names import Names
 from pavane_operator.plan.model import parse_time
 
+NAMES = Names(DEFINITION.name, "raft")
 DEADLINE = timedelta(hours=4)
 """Of a Backup since it was created: one that hangs, or waits for a cluster that never comes, holds up no other."""
 ATTEMPTS_MAX = 5
 """Pods, one after the other: a store that is away for a few minutes costs no backup."""
 RETRY = timedelta(seconds=15)
 """Before the second attempt; twice as long before each further one, 4 minutes in all."""
+
+STOPPING_MAX = timedelta(minutes=1)
+"""Beyond its grace period: a pod that is deleted longer is on a node that is gone, and never says that it has ended."""
 
 Object = Mapping[str, Any]
 
@@ -91,6 +96,9 @@ def decide(body: Object, first: Object, cluster: Object | None, pod: Object | No
         now: The time.
     """
     status = BackupStatus.parse(body.get("status")) or BackupStatus()
+    ran = _terminated(pod or {})
+    if status.phase is Phase.RUNNING and (made := _made(ran)) is not None:
+        return _complete(body, status, made, now)  # past its time, too: the copy is there
     created = parse_time(body["metadata"].get("creationTimestamp"))
     if created is not None and now - created > DEADLINE:
         last = _said(status, "Complete")
@@ -110,12 +118,9 @@ def decide(body: Object, first: Object, cluster: Object | None, pod: Object | No
         if cluster is None:
             return _failed(body, status, "ClusterMissing", f"RaftCluster {cluster_of(body)[1]} is gone", now)
         return Decision(_again(body, status, now), start=True)
-    ran = (pod.get("status") or {}).get("phase")
-    if ran == "Succeeded" and (made := _made(pod)) is not None:
-        return _complete(body, status, made, now)
-    if ran not in ("Succeeded", "Failed"):
+    if not ran and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed") and not _is_lost(pod, now):
         return Decision(_next(body, status, Phase.RUNNING, *_held_up(pod, _said(status, "Complete")), now))
-    words = _last_words(pod) or "its pod was ended before it was done"
+    words = _last_words(pod, ran) or "its pod was ended before it was done"
     attempt = status.attempt or 1
     if attempt >= ATTEMPTS_MAX:
         return _failed(body, status, "AttemptsFailed", f"{attempt} attempts failed, the last: {words}", now)
@@ -151,19 +156,34 @@ def cannot_begin(cluster: Object) -> tuple[str, str] | None:
     return None
 
 
-def _made(pod: Object) -> Made | None:
+def _terminated(pod: Object) -> Object:
+    """How its own container ended, empty while it has not: one that was put beside it may run for ever."""
+    for each in (pod.get("status") or {}).get("containerStatuses") or ():
+        if each.get("name") == NAMES.role:
+            return (each.get("state") or {}).get("terminated") or {}
+    return {}
+
+
+def _is_lost(pod: Object, now: datetime) -> bool:
+    deleted = parse_time((pod.get("metadata") or {}).get("deletionTimestamp"))
+    return deleted is not None and now - deleted > STOPPING_MAX
+
+
+def _made(terminated: Object) -> Made | None:
+    if terminated.get("exitCode") != 0:
+        return None
     try:
-        return Made.model_validate(json.loads(_last_words(pod)))
+        return Made.model_validate(json.loads(terminated.get("message") or ""))
     except (ValueError, ValidationError):
         return None
 
 
-def _last_words(pod: Object) -> str:
+def _last_words(pod: Object, terminated: Object) -> str:
+    if terminated.get("message"):
+        return str(terminated["message"]).strip()
+    if terminated.get("reason") == "OOMKilled":
+        return "out of memory: raise spec.resources of the RaftCluster"
     status = pod.get("status") or {}
-    for each in status.get("containerStatuses") or ():
-        terminated = (each.get("state") or {}).get("terminated") or {}
-        if terminated.get("message") or terminated.get("reason") == "OOMKilled":
-            return str(terminated.get("message") or "out of memory: raise spec.resources of the RaftCluster").strip()
     return str(status.get("message") or status.get("reason") or "")
 
 

@@ -8,18 +8,16 @@ from typing import Any
 from pavane.raft.keys import IDENT_KEY
 from pavane_operator.crds.backup import DEFINITION
 from pavane_operator.crds.raftcluster import RaftClusterSpec
-from pavane_operator.kinds.backup.deciding import cluster_of, folder_of
+from pavane_operator.kinds.backup.deciding import NAMES, cluster_of, folder_of
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.raft import keys, names
 from pavane_operator.kinds.raft.pod import KEYS_MOUNT, SECRET_MOUNT
 from pavane_operator.objects import pods
-from pavane_operator.objects.names import Names
 from pavane_operator.objects.owned import owned
 from pavane_operator.objects.pods import TEMPORARY_MOUNT, Mount, field, variable
 from pavane_operator.plan.model import Resource
 
 STORE_MOUNT = "/etc/pavane/store"
-NAMES = Names(DEFINITION.name, "raft")
 
 
 def pod_name(body: Mapping[str, Any], attempt: int) -> str:
