@@ -23,7 +23,7 @@ from pavane_operator.kinds.backup.scheduling import due, surplus
 from pavane_operator.kinds.backup.scheduling import told as told_of
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.podless import Around
-from pavane_operator.kube import Invalid, KubeClient, KubeError, Target
+from pavane_operator.kube import Forbidden, Invalid, KubeClient, KubeError, Target
 from pavane_operator.kube.resources import PODS, Object, Resource
 from pavane_operator.plan.model import OwnCondition
 from tests.local.api_server import Server, a_server
@@ -193,6 +193,17 @@ def test_a_pod_that_does_not_start_is_explained() -> None:
     )
 
 
+def test_a_pod_that_waits_without_a_reason_is_explained_after_a_minute() -> None:
+    waiting = {"state": {"waiting": {"reason": "ContainerCreating"}}}
+    stuck: Object = {"status": {"phase": "Pending", "startTime": NOW.isoformat(), "containerStatuses": [waiting]}}
+    body, late = backup("a", status=running()), NOW + timedelta(seconds=70)
+    assert told(decided(body, stuck, now=NOW + timedelta(seconds=50)))[1] == "Copying"
+    words = "its volumes or its image are not there yet"
+    assert told(decided(body, stuck, now=late)) == ("Running", "PodPending", words)
+    named = changed(body, "spec.secretName", "store")
+    assert told(decided(named, stuck, now=late))[2] == f"{words}: is there a Secret store?"
+
+
 def test_its_pod_is_that_of_the_product_where_the_members_may_run_and_has_no_rights() -> None:
     body = changed(changed(backup("a"), "spec.secretName", "store"), "spec.keep", 3)
     made = render(body, CLUSTER, 2, DEFAULTS)
@@ -357,6 +368,51 @@ async def test_a_backup_cannot_be_changed_and_a_finished_one_is_not_run_again(se
         await keeper.look()
         await stage.turn()
         assert stage.made == []
+
+
+class Refusing:
+    """The client of an operator whose pods the API server refuses, as long as `error` is there."""
+
+    def __init__(self, kube: KubeClient, error: KubeError) -> None:
+        self._kube = kube
+        self.error: KubeError | None = error
+        self.written = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kube, name)
+
+    async def create(self, resource: Resource, *arguments: Any) -> Any:
+        if resource == PODS and self.error:
+            raise self.error
+        return await self._kube.create(resource, *arguments)
+
+    async def apply_status(self, *arguments: Any) -> Any:
+        self.written += 1
+        return await self._kube.apply_status(*arguments)
+
+
+@pytest.mark.parametrize("error", [Forbidden("exceeded quota: pods=0"), Invalid("spec.containers: no")])
+async def test_a_pod_that_is_refused_is_told_and_tried_again(
+    server: Server, kube: KubeClient, error: KubeError
+) -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"of": {"name": "q"}, "url": "s3://store/q"}}
+    await kube.create(BACKUPS, body, "default")
+    async with httpx2.AsyncClient() as http:
+        stage = Stage(server, kube, iter([("Succeeded", json.dumps(MADE))]))
+        refusing: Any = Refusing(kube, error)
+        keeper = Backups(stage.around(refusing, http))
+
+        async def seen(turns: int) -> tuple[str, str]:
+            for _ in range(turns):
+                await keeper.look()
+                await stage.turn()
+            (complete, _) = (await kube.get(BACKUPS, "a", "default"))["status"]["conditions"]
+            return complete["reason"], complete["message"]
+
+        assert await seen(4) == ("PodRefused", str(error))
+        assert refusing.written == 2, "the start, and what was refused"
+        refusing.error = None
+        assert (await seen(4))[0] == "Verified"
 
 
 NIGHTLY = {"schedule": "30 2 * * *", "url": "s3://store/q", "secretName": "store", "keep": 2}

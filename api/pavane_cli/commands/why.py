@@ -17,6 +17,7 @@ ADVICE = {
     "Lagging": "It continues when the pods have caught up; `pavane rollout force-promote` does not wait.",
     "WithinStabilityPeriod": "It continues by itself.",
     "PodPending": "The pod has not started; `pavane describe {reference}` and the pod's events say why.",
+    "PodRefused": "Change what refuses the pod, a quota or a policy of the namespace; it is tried again by itself.",
     "VolumePending": "The volume is not bound; look at its claim and storage class.",
     "PodNotScheduled": "No node takes the pod; look at its events.",
     "ImagePull": "The image cannot be pulled: correct spec.image; the change supersedes this attempt.",

@@ -27,6 +27,8 @@ ATTEMPTS_MAX = 5
 RETRY = timedelta(seconds=15)
 """Before the second attempt; twice as long before each further one, 4 minutes in all."""
 
+CREATING_MAX = timedelta(minutes=1)
+"""A kubelet gives no reason while a Secret is missing; beyond this time that is more likely than a slow pull."""
 STOPPING_MAX = timedelta(minutes=1)
 """Beyond its grace period: a pod that is deleted longer is on a node that is gone, and never says that it has ended."""
 
@@ -119,7 +121,7 @@ def decide(body: Object, first: Object, cluster: Object | None, pod: Object | No
             return _failed(body, status, "ClusterMissing", f"RaftCluster {cluster_of(body)[1]} is gone", now)
         return Decision(_again(body, status, now), start=True)
     if not ran and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed") and not _is_lost(pod, now):
-        return Decision(_next(body, status, Phase.RUNNING, *_held_up(pod, _said(status, "Complete")), now))
+        return Decision(_next(body, status, Phase.RUNNING, *_held_up(body, pod, _said(status, "Complete"), now), now))
     words = _last_words(pod, ran) or "its pod was ended before it was done"
     attempt = status.attempt or 1
     if attempt >= ATTEMPTS_MAX:
@@ -127,6 +129,11 @@ def decide(body: Object, first: Object, cluster: Object | None, pod: Object | No
     later = {"attempt": attempt + 1, "retry_at": now.replace(microsecond=0) + RETRY * 2 ** (attempt - 1)}
     text = f"attempt {attempt} of {ATTEMPTS_MAX} failed: {words}"
     return Decision(_next(body, status.model_copy(update=later), Phase.RUNNING, "Retrying", text, now))
+
+
+def refused(body: Object, status: BackupStatus, why: str, now: datetime) -> BackupStatus:
+    """Return the status where the API server does not take the pod: it is tried again until the deadline."""
+    return _next(body, status, Phase.RUNNING, "PodRefused", why, now)
 
 
 def _age(body: Object) -> tuple[str, str]:
@@ -187,12 +194,17 @@ def _last_words(pod: Object, terminated: Object) -> str:
     return str(status.get("message") or status.get("reason") or "")
 
 
-def _held_up(pod: Object, before: str) -> tuple[str, str]:
+def _held_up(body: Object, pod: Object, before: str, now: datetime) -> tuple[str, str]:
     """What a pod that has not ended waits for; `before` was said until now."""
     for each in (pod.get("status") or {}).get("containerStatuses") or ():
         waiting = (each.get("state") or {}).get("waiting") or {}
         if waiting.get("message"):
             return "PodPending", f"{waiting.get('reason', 'Waiting')}: {waiting['message']}"
+        began = parse_time((pod.get("status") or {}).get("startTime"))
+        if waiting and began is not None and now - began > CREATING_MAX:
+            secret = body["spec"].get("secretName")
+            asked = f": is there a Secret {secret}?" if secret else ""
+            return "PodPending", f"its volumes or its image are not there yet{asked}"
     for each in (pod.get("status") or {}).get("conditions") or ():
         if each["type"] == "PodScheduled" and each["status"] == "False":
             return "PodPending", str(each.get("message") or each.get("reason") or "")

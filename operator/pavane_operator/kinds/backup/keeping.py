@@ -11,10 +11,10 @@ import structlog
 from pavane_operator.crds.backup import DEFINITION, BackupStatus
 from pavane_operator.crds.raftcluster import DEFINITION as RAFT
 from pavane_operator.kinds.backup import pod as rendering
-from pavane_operator.kinds.backup.deciding import cluster_of, decide, ended, turns
+from pavane_operator.kinds.backup.deciding import cluster_of, decide, ended, refused, turns
 from pavane_operator.kinds.backup.scheduling import due, surplus, told
 from pavane_operator.kinds.podless import Around, PodlessKind
-from pavane_operator.kube import AlreadyExists, KubeError
+from pavane_operator.kube import AlreadyExists, Forbidden, Invalid, KubeError
 from pavane_operator.kube.resources import PODS, Object, custom
 
 IDLE_LOOKS = 60
@@ -96,7 +96,11 @@ class Backups(PodlessKind):
             decision = decide(body, first[cluster_of(body)], cluster, pod, self._around.now())
             await self._write(body, held, decision.status)
             if decision.start and cluster is not None:
-                await self._start(body, cluster, decision.status.attempt or 1)
+                try:
+                    await self._start(body, cluster, decision.status.attempt or 1)
+                except (Forbidden, Invalid) as error:
+                    told = refused(body, decision.status, str(error), self._around.now())
+                    await self._write(body, decision.status, told)
             if decision.status.attempt != held.attempt or decision.status.completed_at is not None:
                 current = None
         for pod in pods:
