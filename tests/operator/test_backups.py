@@ -32,7 +32,7 @@ from tests.operator.restricted import violations
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CLUSTER: Object = {
     "kind": "RaftCluster",
-    "metadata": {"name": "q", "namespace": "default"},
+    "metadata": {"name": "q", "namespace": "default", "uid": "c0ffee00-0123"},
     "spec": {"secretRef": {"name": "mine", "key": "ident"}, "nodeSelector": {"disk": "big"}},
     "status": {"activeGeneration": 3},
 }
@@ -85,7 +85,7 @@ def test_it_begins_once_its_cluster_serves_and_nothing_else_copies_it() -> None:
     assert told(begun) == ("Running", "Copying", "")
     assert begun.start
     assert (begun.status.attempt, begun.status.started_at) == (1, NOW)
-    assert begun.status.url == "s3://store/q/a-uid-a-01", "a folder that no other Backup has"
+    assert begun.status.url == "s3://store/q/c0ffee00-a-uid-a-01", "a folder that no other Backup has"
     for cluster, reason in (
         (None, "ClusterMissing"),
         (changed(CLUSTER, "metadata.deletionTimestamp", "2026-01-01T00:00:00Z"), "ClusterMissing"),
@@ -206,7 +206,8 @@ def test_a_pod_that_waits_without_a_reason_is_explained_after_a_minute() -> None
 
 def test_its_pod_is_that_of_the_product_where_the_members_may_run_and_has_no_rights() -> None:
     body = changed(changed(backup("a"), "spec.secretName", "store"), "spec.keep", 3)
-    made = render(body, CLUSTER, 2, DEFAULTS)
+    url = "s3://store/q/c0ffee00-a-uid-a-01"
+    made = render(body, changed(CLUSTER, "metadata.uid", "another"), running(2, url=url), DEFAULTS)
     assert (made["metadata"]["name"], made["spec"]["restartPolicy"]) == ("a-backup-2", "Never")
     assert made["metadata"]["ownerReferences"][0]["uid"] == body["metadata"]["uid"], "it goes with the Backup"
     spec = made["spec"]
@@ -216,7 +217,7 @@ def test_its_pod_is_that_of_the_product_where_the_members_may_run_and_has_no_rig
     assert violations(spec) == []
     told = {each["name"]: each.get("value") for each in container["env"]}
     assert told["PAVANE_BACKUP_URL"] == "s3://store/q"
-    assert told["PAVANE_BACKUP_NAME"] == "a-uid-a-01"
+    assert told["PAVANE_BACKUP_NAME"] == "c0ffee00-a-uid-a-01", "that of its status"
     assert told["PAVANE_BACKUP_PEERS"] == "tcp://q.default.svc:8047"
     assert told["PAVANE_BACKUP_KEEP"] == "3"
     mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
@@ -231,11 +232,13 @@ def test_its_pod_keeps_to_the_nodes_of_the_members_and_not_away_from_the_members
     pods = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     on = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
     affinity = {"nodeAffinity": on, "podAffinity": pods, "podAntiAffinity": pods}
-    made = render(backup("a"), changed(CLUSTER, "spec.affinity", affinity), 1, DEFAULTS)
+    made = render(backup("a"), changed(CLUSTER, "spec.affinity", affinity), running(), DEFAULTS)
     assert made["spec"]["affinity"] == {"nodeAffinity": on}
     assert (
         "affinity"
-        not in render(backup("a"), changed(CLUSTER, "spec.affinity", {"podAffinity": pods}), 1, DEFAULTS)["spec"]
+        not in render(backup("a"), changed(CLUSTER, "spec.affinity", {"podAffinity": pods}), running(), DEFAULTS)[
+            "spec"
+        ]
     )
 
 

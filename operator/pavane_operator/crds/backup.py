@@ -57,7 +57,8 @@ class BackupSpec(Model):
     """A Secret in the same namespace with options of the store, a key for each, as `spec.archive` of a WaltzCluster
     takes them: `aws_access_key_id`, `aws_secret_access_key`, `aws_region`, `aws_endpoint`, …"""
     keep: int | None = Field(default=None, ge=1, le=KEEP_MAX, json_schema_extra=marked(Mark.CONTROL))
-    """Once this one is good, those below `url` are deleted that are older than so many whole ones; if absent, none."""
+    """Once this one is good, those of the cluster below `url` are deleted that are older than so many whole ones; if
+    absent, none."""
 
 
 class ScheduledBackup(Model):

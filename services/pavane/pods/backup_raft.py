@@ -38,7 +38,7 @@ class BackupSettings(Settings):
     backup_url: str
     """Below it the backups of the cluster are."""
     backup_name: str
-    """Of the folder there that this one gets, and no other Backup."""
+    """Of the folder there that this one gets, and no other Backup. Up to the first dash it names the cluster."""
     backup_keep: int | None = Field(default=None, ge=1)
     backup_store: Path | None = None
     """Folder with options of the store, a file for each."""
@@ -97,7 +97,8 @@ async def make(settings: BackupSettings, options: Mapping[str, str]) -> dict[str
     kept = ""
     if settings.backup_keep is not None:
         try:
-            await _delete_old(ObjectStore(settings.backup_url, options, StoreError), settings.backup_keep)
+            store = ObjectStore(settings.backup_url, options, StoreError)
+            await _delete_old(store, settings.backup_name.partition("-")[0], settings.backup_keep)
         except StoreError as error:
             kept = str(error)
     size = sum(size for size, _ in manifest.files.values())
@@ -122,6 +123,8 @@ def _digest(folder: Path, manifest: Manifest) -> bytes:
             return b""
 
 
-async def _delete_old(store: ObjectStore, keep: int) -> None:
-    for each in reversed(surplus(await backups(store), keep)):
+async def _delete_old(store: ObjectStore, cluster: str, keep: int) -> None:
+    """Delete what is old of a cluster: others may have their backups below the same URL."""
+    own = [each for each in await backups(store) if each.name.startswith(f"{cluster}-")]
+    for each in reversed(surplus(own, keep)):
         await remove(store, each)

@@ -63,3 +63,11 @@ async def test_a_copy_that_does_not_read_back_is_made_anew_by_the_next_attempt(f
         with pytest.raises(StoreError, match=f"{name} is damaged"):
             await make(settings(folder), {})
         assert await make(settings(folder), {}) == made
+
+
+async def test_copies_of_another_cluster_below_the_url_stay(folder: Path) -> None:
+    names = ("deadbeef-nightly-1", "orders", "c0ffee00-nightly-1", "c0ffee00-nightly-2")
+    for name in names:
+        await make(settings(folder.parent / name, keep=1), {})
+    kept = [name for name in names if (folder.parent / name / NAME).exists()]
+    assert kept == ["deadbeef-nightly-1", "orders", "c0ffee00-nightly-2"]

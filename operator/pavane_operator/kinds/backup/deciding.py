@@ -27,6 +27,8 @@ ATTEMPTS_MAX = 5
 RETRY = timedelta(seconds=15)
 """Before the second attempt; twice as long before each further one, 4 minutes in all."""
 
+UID_CHARACTERS = 8
+"""Of a uid in names: what is before its first dash."""
 CREATING_MAX = timedelta(minutes=1)
 """A kubelet gives no reason while a Secret is missing; beyond this time that is more likely than a slow pull."""
 STOPPING_MAX = timedelta(minutes=1)
@@ -53,14 +55,14 @@ class Decision:
     """The pod of the attempt is to be there."""
 
 
-def url_of(body: Object) -> str:
-    """Where the backup is: below the URL of the spec, in a folder that no other Backup has."""
-    return f"{body['spec']['url'].rstrip('/')}/{folder_of(body)}"
+def url_of(body: Object, cluster: Object) -> str:
+    """Where the backup is: below the URL of the spec, in a folder that no other Backup has.
 
-
-def folder_of(body: Object) -> str:
-    """Name of its folder: another Backup of this name, after the deletion of this one, gets another."""
-    return f"{body['metadata']['name']}-{body['metadata']['uid'][:8]}"
+    Another Backup of this name, after the deletion of this one, gets another. It begins with the cluster, so that
+    `keep` counts no copies of another one: one of its name, or one of another installation with the same URL.
+    """
+    own, of = body["metadata"], cluster["metadata"]
+    return f"{body['spec']['url'].rstrip('/')}/{of['uid'][:UID_CHARACTERS]}-{own['name']}-{own['uid'][:UID_CHARACTERS]}"
 
 
 def phase_of(body: Object) -> Phase:
@@ -110,9 +112,10 @@ def decide(body: Object, first: Object, cluster: Object | None, pod: Object | No
         )
     if status.phase is not Phase.RUNNING:
         waits = _waits(body, first, cluster)
-        if waits is not None:
-            return Decision(_next(body, status, Phase.PENDING, *waits, now))
-        begun = status.model_copy(update={"started_at": now.replace(microsecond=0), "attempt": 1, "url": url_of(body)})
+        if cluster is None or waits is not None:
+            return Decision(_next(body, status, Phase.PENDING, *(waits or _missing(body)), now))
+        told = {"started_at": now.replace(microsecond=0), "attempt": 1, "url": url_of(body, cluster)}
+        begun = status.model_copy(update=told)
         return Decision(_next(body, begun, Phase.RUNNING, "Copying", "", now), start=True)
     if pod is None:
         if status.retry_at is not None and now < status.retry_at:
@@ -146,8 +149,12 @@ def _waits(body: Object, first: Object, cluster: Object | None) -> tuple[str, st
     if first["metadata"]["uid"] != body["metadata"]["uid"]:
         return "OneAtATime", f"Backup {first['metadata']['name']} of RaftCluster {name} is first"
     if cluster is None:
-        return "ClusterMissing", f"there is no RaftCluster {name}"
+        return _missing(body)
     return cannot_begin(cluster)
+
+
+def _missing(body: Object) -> tuple[str, str]:
+    return "ClusterMissing", f"there is no RaftCluster {cluster_of(body)[1]}"
 
 
 def cannot_begin(cluster: Object) -> tuple[str, str] | None:

@@ -97,7 +97,7 @@ class Backups(PodlessKind):
             await self._write(body, held, decision.status)
             if decision.start and cluster is not None:
                 try:
-                    await self._start(body, cluster, decision.status.attempt or 1)
+                    await self._start(body, cluster, decision.status)
                 except (Forbidden, Invalid) as error:
                     told = refused(body, decision.status, str(error), self._around.now())
                     await self._write(body, decision.status, told)
@@ -122,8 +122,8 @@ class Backups(PodlessKind):
             document = {"metadata": {key: body["metadata"][key] for key in ("name", "uid")}, "status": wanted.dump()}
             await self._kube.apply_status(BACKUPS, document, body["metadata"]["namespace"])
 
-    async def _start(self, body: Object, cluster: Object, attempt: int) -> None:
-        pod: dict[str, Any] = rendering.render(body, cluster, attempt, self._around.defaults)
+    async def _start(self, body: Object, cluster: Object, status: BackupStatus) -> None:
+        pod: dict[str, Any] = rendering.render(body, cluster, status, self._around.defaults)
         with suppress(AlreadyExists):  # the watch has not told of it, or what had its name is not quite gone
             await self._kube.create(PODS, pod, body["metadata"]["namespace"])
 

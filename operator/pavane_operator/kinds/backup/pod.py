@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pavane.raft.keys import IDENT_KEY
-from pavane_operator.crds.backup import DEFINITION
+from pavane_operator.crds.backup import DEFINITION, BackupStatus
 from pavane_operator.crds.raftcluster import RaftClusterSpec
-from pavane_operator.kinds.backup.deciding import NAMES, cluster_of, folder_of
+from pavane_operator.kinds.backup.deciding import NAMES, cluster_of
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.raft import keys, names
 from pavane_operator.kinds.raft.pod import KEYS_MOUNT, SECRET_MOUNT
@@ -26,7 +26,7 @@ def pod_name(body: Mapping[str, Any], attempt: int) -> str:
 
 
 def render(
-    body: Mapping[str, Any], cluster: Mapping[str, Any], attempt: int, defaults: RenderDefaults
+    body: Mapping[str, Any], cluster: Mapping[str, Any], status: BackupStatus, defaults: RenderDefaults
 ) -> dict[str, Any]:
     """The pod: the product's own image on nodes where the members may run, with as much memory as they have."""
     namespace, of = cluster_of(body)
@@ -47,13 +47,13 @@ def render(
         "image": defaults.image,
         "imagePullPolicy": spec.image_pull_policy.value,
         "command": ["pavane", "pod"],
-        "env": _environment(body, spec, of, namespace),
+        "env": _environment(body, status, spec, of),
         "securityContext": dict(pods.CONTAINER_SECURITY),
         "resources": spec.resources.model_dump(mode="json", by_alias=True, exclude_none=True),
         "volumeMounts": [*(each.mount() for each in mounts), {"name": "tmp", "mountPath": TEMPORARY_MOUNT}],
     }
     labels = NAMES.labels(metadata["name"], defaults.version)
-    pod = owned(resource, "v1", "Pod", pod_name(body, attempt), labels)
+    pod = owned(resource, "v1", "Pod", pod_name(body, status.attempt or 1), labels)
     pod["spec"] = {
         **pods.pod_spec(spec, of, labels),
         "restartPolicy": "Never",
@@ -63,14 +63,14 @@ def render(
     return pod
 
 
-def _environment(body: Mapping[str, Any], spec: RaftClusterSpec, of: str, namespace: str) -> list[dict[str, Any]]:
-    own = body["spec"]
+def _environment(body: Mapping[str, Any], status: BackupStatus, spec: RaftClusterSpec, of: str) -> list[dict[str, Any]]:
+    own, namespace = body["spec"], body["metadata"]["namespace"]
     secret = f"{KEYS_MOUNT}/{IDENT_KEY}" if spec.secret_ref is None else f"{SECRET_MOUNT}/{spec.secret_ref.key}"
     found = {
         "PAVANE_KIND": NAMES.kind,
         "PAVANE_ROLE": NAMES.role,
         "PAVANE_BACKUP_URL": own["url"].rstrip("/"),
-        "PAVANE_BACKUP_NAME": folder_of(body),
+        "PAVANE_BACKUP_NAME": (status.url or "").rpartition("/")[2],
         "PAVANE_BACKUP_PEERS": names.public_url(of, namespace),
         "PAVANE_RAFT_KEYS": KEYS_MOUNT,
         "PAVANE_RAFT_SECRET_FILE": secret,
