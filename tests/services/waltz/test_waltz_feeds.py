@@ -102,9 +102,10 @@ def test_the_newest_transactions_take_as_much_memory_as_they_are_given(
     assert all(3 << 20 < each < 4.2 * (1 << 20) for each in kept), kept
 
 
+@pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("stored", [False, True])
 def test_large_transactions_of_many_partitions_take_no_more_memory_than_all_together_may(
-    stored: bool, monkeypatch: pytest.MonkeyPatch
+    stored: bool, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever is at the end is sent one from memory, however large; whoever comes later has it from storage."""
     monkeypatch.setattr(feed, "TAILS_BYTES_MAX", 1 << 20)
@@ -122,18 +123,45 @@ def test_large_transactions_of_many_partitions_take_no_more_memory_than_all_toge
         for number, feeds in enumerate(every):
             feeds.share(partitions)
             feeds.opened(0 if stored else -1)
-            feeds.request_batches(Connection(number, 5), _batches())
+            if version == 5:
+                feeds.request_batches(Connection(number, 5), _batches())
+            else:
+                feeds.request(Connection(number, version), m.FeedRequest(ReqId(9, 1, 0, -1), -1))
             if not stored:
                 feeds.commit([Record.of(0, ReqId(1, 1, 0, 0), 7, bytes(size))])
-            (batch,) = [output.message for output in out if isinstance(output, Reply)]
-            assert len(RESPONSES[5].encode(batch)) > size
+            (sent,) = [output.message for output in out if isinstance(output, Reply)]
+            assert version == 4 or len(RESPONSES[5].encode(sent)) > size
             out.clear()
-            del batch
+            del sent
         kept = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert asked == ([0] * partitions if stored else [])
     assert kept < 1 << 20
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_partition_that_is_given_up_or_has_less_room_keeps_nothing_for_its_readers(version: int) -> None:
+    size = 1 << 20
+    out: list[Output] = []
+    feeds = Feeds(out, lambda *_: None)
+    tracemalloc.start()
+    try:
+        for end in (lambda: feeds.share(1 << 20), feeds.close):
+            feeds.share(1)
+            feeds.opened(-1)
+            feeds.commit([Record.of(0, ReqId(1, 1, 0, 0), 7, bytes(size))])
+            if version == 5:
+                feeds.request_batches(Connection(1, 5), _batches())
+            else:
+                feeds.request(Connection(1, version), m.FeedRequest(ReqId(9, 1, 0, -1), -1))
+            assert [output for output in out if isinstance(output, Reply)]
+            out.clear()
+            assert tracemalloc.get_traced_memory()[0] > size
+            end()
+            assert tracemalloc.get_traced_memory()[0] < size
+    finally:
+        tracemalloc.stop()
 
 
 def _batches() -> m.FeedBatchRequest:

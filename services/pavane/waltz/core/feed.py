@@ -139,6 +139,7 @@ class Feeds:
         """So many partitions keep their newest transactions in memory: each gets as much of it."""
         self._tail_bytes_max = TAILS_BYTES_MAX // partitions
         self.tail.limit(self._tail_bytes_max)
+        self._unshare()
 
     def begin_with(self, first: int) -> None:
         """What can be read begins with ``first``: later, or from an archive earlier. Who is not as far is told."""
@@ -223,13 +224,12 @@ class Feeds:
             self.bytes += len(record.data)
         self.pump()
         self.tail.settle()  # not before those at the end were sent it
-        self._cut = NOTHING_CUT
 
     def pump(self) -> None:
         """Let every feed go on."""
         for feed in list(self._feeds):
             self._go_on(feed)
-        self._burst = NO_BURST
+        self._unshare()
 
     def writable(self, connection: Connection) -> None:
         """A connection takes more."""
@@ -248,8 +248,13 @@ class Feeds:
     def close(self) -> list[Feed]:
         """End all feeds and return them; forget what was kept for them."""
         ended, self._feeds = self._feeds, []
-        self.tail, self._cut = Tail(self.hwm, 0), NOTHING_CUT
+        self.tail = Tail(self.hwm, 0)
+        self._unshare()
         return ended
+
+    def _unshare(self) -> None:
+        """Let go of what was shared, with its records: the next feeds send others, and until then it fills memory."""
+        self._cut, self._burst = NOTHING_CUT, NO_BURST
 
     def _begin(self, feed: Feed) -> None:
         self._feeds.append(feed)
@@ -287,7 +292,7 @@ class Feeds:
             while records and feed.credit > 0 and (not feed.batched or feed.credit_bytes > 0):
                 sent = self._send(feed, records)
                 records = records[sent:]
-            self._cut = NOTHING_CUT  # nobody else has these records
+            self._unshare()  # nobody else has these records
             self._go_on(feed)
 
     def _send(self, feed: Feed, records: Sequence[Record]) -> int:
