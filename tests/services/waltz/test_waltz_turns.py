@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from pavane.waltz.aio import storage
-from pavane.waltz.aio.stream import Stream, turn_of
+from pavane.waltz.aio.stream import KEPT_BYTES_MIN, Stream, turn_of
 from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.feed import Feeds
 from pavane.waltz.core.node import Node
@@ -21,6 +21,7 @@ from pavane.waltz.wire import messages as m
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.frame import LOG_CLIENT, LOG_SERVER, STORAGE_CLIENT, Channel, FeedBurst
+from tests.services.eventually import eventually
 from tests.services.waltz.running import ANSWER_S
 
 KEY = UUID(int=7)
@@ -42,6 +43,12 @@ class Wire(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return False
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
 
 
 class Answering(Stream):
@@ -172,6 +179,26 @@ async def test_after_a_slow_sync_the_next_append_waits_for_no_disk_in_the_loop(
         await owner.append()
         assert threads[0] == here
         assert threads[1] != here
+
+
+async def test_an_append_is_carried_out_although_garbage_came_with_it(tmp_path: Path, threads: list[int]) -> None:
+    async with owner_of(tmp_path) as owner:
+        record = s.Record.of(0, ReqId(1, 1, 0, 0), 0, b"data")
+        owner.send(s.Append(s.Head(1, 0, 0), (record,), False))
+        owner._pending += bytes(100)
+        owner.flush()
+        await eventually(lambda: threads, ANSWER_S)
+        assert owner.answers.empty()
+
+
+async def test_what_a_connection_leaves_unfinished_that_has_ended_is_not_counted() -> None:
+    answering = Answering()
+    answering.strangers = True
+    garbage = bytes(KEPT_BYTES_MIN + 1)
+    answering.get_buffer(-1)[: len(garbage)] = garbage
+    answering.buffer_updated(len(garbage))
+    assert answering.closed
+    assert answering not in answering.turn._kept
 
 
 @pytest.mark.parametrize("version", range(5))

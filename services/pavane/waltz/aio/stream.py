@@ -156,7 +156,7 @@ class Stream(asyncio.BufferedProtocol):
         """A message has come."""
 
     def turned(self) -> None:
-        """All messages of what has just arrived were taken."""
+        """All messages of what has just arrived were taken; the last of it may have closed the connection."""
 
     def ended(self, reason: str) -> None:
         """The connection is closed; called once, and only after ``opened`` or instead of it."""
@@ -285,7 +285,7 @@ class Stream(asyncio.BufferedProtocol):
                 if self.failed(error):
                     continue
                 self.hang_up(str(error))
-                return
+                break
             if not greeted and self.channel.version is not None:
                 greeted = True
                 self._greeted()
@@ -307,7 +307,7 @@ class Stream(asyncio.BufferedProtocol):
         self.writable(True)
 
     def _count(self) -> None:
-        if self.strangers:
+        if self.strangers and not self.closed:
             self.turn.keep(self, self.kept)
 
     def _drained(self) -> None:
