@@ -4,12 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from uuid import UUID
 
-from pavane.waltz.aio.cluster import set_rollout
+import pytest
+
+from pavane.waltz.aio.cluster import ClusterConfig, make_tree, set_rollout, unregister
 from pavane.waltz.client import Waltz
+from pavane.waltz.server.elsewhere import Elsewhere
+from pavane.waltz.state.metadata import Paths
+from pavane.waltz.wire import blobs
 from tests.services.eventually import eventually
 from tests.services.waltz.memory import MemoryLease, MemoryMetadata
 from tests.services.waltz.running import ANSWER_S, Log, running_log
+
+CONFIG = ClusterConfig("ledger", "/ledger", UUID(int=7), 1, ("a:1",))
 
 
 class Patient(MemoryMetadata):
@@ -65,3 +73,20 @@ async def test_a_server_that_lives_and_was_taken_for_ended_registers_again(tmp_p
                 assert [await client.append(partition, b"data") for partition in range(4)] == [count] * 4
         await log.settled()
         assert log.servers[0]._registered not in ("", registered)
+
+
+@pytest.mark.parametrize("address", [":1234", "127.0.0.1:0", "127.0.0.1:-1"])
+async def test_an_address_that_is_none_is_nobody_who_has_ended_or_answers(address: str) -> None:
+    elsewhere = Elsewhere(CONFIG, MemoryMetadata(), None)
+    assert not await elsewhere.ended(address)
+    assert await elsewhere.hwm(address, 0) is None
+
+
+async def test_what_is_no_descriptor_keeps_nobody_from_registering() -> None:
+    metadata, servers = MemoryMetadata(), Paths(CONFIG.root).servers
+    await make_tree(metadata, CONFIG)
+    descriptor = blobs.SERVER_DESCRIPTOR.encode(blobs.ServerDescriptor(1, "host", 1, ()))
+    every = b"", b"nonsense", descriptor
+    names = [await metadata.create(f"{servers}/s_", data, sequential=True) for data in every]
+    await unregister(metadata, CONFIG.root, lambda one: one.server_id == 1)
+    assert [f"{servers}/{name}" for name in await metadata.children(servers)] == names[:2]

@@ -182,11 +182,14 @@ async def register(
 
 
 async def unregister(metadata: Metadata, root: str, which: Callable[[blobs.ServerDescriptor], bool]) -> None:
-    """Remove the descriptors of servers that have ended; one that lives hears of it, and registers anew."""
+    """Remove the descriptors of servers that have ended; one that lives hears of it, and registers anew.
+
+    What cannot be read as a descriptor is left alone.
+    """
     path = Paths(root).servers
     for name, data in (await _ephemerals(metadata, path)).items():
-        if which(blobs.SERVER_DESCRIPTOR.decode(data)):
-            with suppress(NoNode):
+        with suppress(NoNode, RemoteProtocolError):
+            if which(blobs.SERVER_DESCRIPTOR.decode(data)):
                 await metadata.remove(f"{path}/{name}")
 
 

@@ -19,6 +19,8 @@ from pavane.wire import ProtocolError
 
 ANSWER_S = 2.0  # of an owner, or of a storage node with its connection; then another one is asked
 NOBODY = 0  # client id: the cluster's begin with 1
+# ValueError is that of an address: others write them, and what they write must not end this server.
+NO_ANSWER = (WaltzError, MetadataError, ProtocolError, OSError, TimeoutError, ValueError)
 
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ class Elsewhere:
                 link = await self._server(address)
                 host, _, port = link.peer.rpartition(":")
                 link.on_lost.append(over.set)
-        except (WaltzError, OSError, TimeoutError):
+        except NO_ANSWER:
             return False  # it was never seen alive here
         if not link.closed:
             await over.wait()
@@ -63,7 +65,7 @@ class Elsewhere:
                 (await asyncio.open_connection(host, int(port)))[1].close()
         except ConnectionRefusedError:
             return True
-        except (OSError, TimeoutError):
+        except NO_ANSWER:
             pass
         return False
 
@@ -109,5 +111,5 @@ async def _tried(work: Callable[[], Awaitable[T | None]]) -> T | None:
     try:
         async with asyncio.timeout(ANSWER_S):
             return await work()
-    except (WaltzError, MetadataError, ProtocolError, OSError, TimeoutError):
+    except NO_ANSWER:
         return None
