@@ -45,8 +45,8 @@ class RaftMetadata:
     async def __aexit__(self, *_: object) -> None:
         await self._client.__aexit__(None, None, None)
 
-    async def get(self, path: str) -> Node | None:
-        """Return a node."""
+    async def get(self, path: str, *, lease: Lease | None = None) -> Node | None:
+        """Return a node; none is old here."""
         found = await _translated(self._client.tree.get(path.encode()))
         return None if found is None else Node(found.data, found.version, found.cversion)
 

@@ -27,7 +27,7 @@ class MemoryMetadata:
         self._counters: dict[str, int] = {}
         self._watchers: set[asyncio.Queue[str]] = set()
 
-    async def get(self, path: str) -> Node | None:
+    async def get(self, path: str, *, lease: Lease | None = None) -> Node | None:
         """Return a node."""
         return self._nodes.get(path)
 

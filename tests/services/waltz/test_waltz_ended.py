@@ -11,7 +11,7 @@ import pytest
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree, set_rollout, unregister
 from pavane.waltz.client import Waltz
 from pavane.waltz.server.elsewhere import Elsewhere
-from pavane.waltz.state.metadata import Paths
+from pavane.waltz.state.metadata import Lease, Node, Paths
 from pavane.waltz.wire import blobs
 from tests.services.eventually import eventually
 from tests.services.waltz.memory import MemoryLease, MemoryMetadata
@@ -26,6 +26,15 @@ class Patient(MemoryMetadata):
     @asynccontextmanager
     async def lease(self, ttl_s: float) -> AsyncIterator[MemoryLease]:
         yield MemoryLease()
+
+
+class Lagging(MemoryMetadata):
+    """What is read may be old, but not over a lease."""
+
+    not_yet = ""
+
+    async def get(self, path: str, *, lease: Lease | None = None) -> Node | None:
+        return None if path == self.not_yet and lease is None else await super().get(path, lease=lease)
 
 
 @asynccontextmanager
@@ -73,6 +82,25 @@ async def test_a_server_that_lives_and_was_taken_for_ended_registers_again(tmp_p
                 assert [await client.append(partition, b"data") for partition in range(4)] == [count] * 4
         await log.settled()
         assert log.servers[0]._registered not in ("", registered)
+
+
+async def test_a_server_that_reads_of_a_time_before_it_registered_keeps_its_place(tmp_path: Path) -> None:
+    metadata = Lagging()
+    async with running_log(tmp_path, metadata=metadata) as log:
+        await log.settled()
+        server = log.servers[0].running
+        registered = log.servers[0]._registered
+
+        def is_seen() -> bool:
+            return server.view is not None and server.server_id in server.view.servers
+
+        metadata.not_yet = registered
+        metadata._tell(Paths(log.config.root).servers)
+        await eventually(lambda: not is_seen(), ANSWER_S)
+        metadata.not_yet = ""
+        metadata._tell(Paths(log.config.root).servers)
+        await eventually(is_seen, ANSWER_S)
+        assert log.servers[0]._registered == registered
 
 
 @pytest.mark.parametrize("address", [":1234", "127.0.0.1:0", "127.0.0.1:-1"])

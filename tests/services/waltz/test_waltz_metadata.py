@@ -135,6 +135,16 @@ async def test_a_lease_that_is_given_back_takes_its_nodes_along(store: Store) ->
     assert await store.second.get("/e") == Node(b"", 0, 2)
 
 
+async def test_a_lease_reads_what_was_made_under_it_and_that_somebody_else_has_removed_it(store: Store) -> None:
+    await store.first.create("/e", b"")
+    async with store.first.lease(TTL_S) as lease:
+        for _ in range(10):
+            path = await store.first.create("/e/s_", b"me", lease=lease, sequential=True)
+            assert await store.first.get(path, lease=lease) == Node(b"me", 0, 0)
+            await store.second.remove(path)
+            assert await store.first.get(path, lease=lease) is None
+
+
 async def test_a_watcher_sees_data_births_deaths_and_a_node_that_comes_later(store: Store) -> None:
     tree = store.second
     await store.first.create("/r", b"")

@@ -84,10 +84,14 @@ class ZooKeeperMetadata:
         if client is not None:
             await client.close()
 
-    async def get(self, path: str) -> Node | None:
-        """Return a node."""
+    async def get(self, path: str, *, lease: Lease | None = None) -> Node | None:
+        """Return a node. Over a lease's session it has what that session wrote, and what others had when it asked."""
+        client = self._open
+        if isinstance(lease, ZooKeeperLease):
+            client = lease.client
+            await client.answer(client.zookeeper.sync_async, "/")
         try:
-            data, stat = await self._call("get_async", path)
+            data, stat = await client.answer(client.zookeeper.get_async, path)
         except NoNode:
             return None
         return Node(data, stat.version, stat.cversion)

@@ -27,7 +27,7 @@ from pavane.waltz.core.rights import Rights
 from pavane.waltz.core.server import ServerCore, storage_nodes
 from pavane.waltz.server.archiving import DELAY_S, Archiver, archive_metrics, state_of
 from pavane.waltz.server.elsewhere import Elsewhere
-from pavane.waltz.state.metadata import BadVersion, Metadata, MetadataError, NodeExists, Paths
+from pavane.waltz.state.metadata import BadVersion, Lease, Metadata, MetadataError, NodeExists, Paths
 from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import blobs
 from pavane.waltz.wire import messages as m
@@ -106,6 +106,7 @@ class WaltzServer:
         self._preferring = asyncio.Lock()
         self._registered = ""
         """Where this server's descriptor is, while it has a lease."""
+        self._lease: Lease | None = None
         self._unregistered = asyncio.Event()
         """Somebody has removed it, who takes this server for ended."""
         self._watched: set[int] = set()
@@ -357,7 +358,10 @@ class WaltzServer:
                     if view is not None:
                         self._set_view(view)
                         if registered == self._registered != "" and self.running.server_id not in view.servers:
-                            self._unregistered.set()
+                            # The session that reads may be behind the one that has registered us.
+                            gone = await self.metadata.get(registered, lease=self._lease) is None
+                            if gone and registered == self._registered:
+                                self._unregistered.set()
             except (MetadataError, RemoteProtocolError) as error:
                 _logger.warning("the cluster cannot be watched: %s", error)
             await asyncio.sleep(RETRY_S)
@@ -419,6 +423,7 @@ class WaltzServer:
             try:
                 async with self.metadata.lease(self.config.session_timeout_s) as lease:
                     self._unregistered.clear()
+                    self._lease = lease
                     self._registered = await cluster.register(
                         self.metadata, self.config.root, lease, self._descriptor(), self._generation
                     )

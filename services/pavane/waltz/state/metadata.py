@@ -43,8 +43,8 @@ class Lease(Protocol):
 class Metadata(Protocol):
     """A small consistent tree. Methods raise ``MetadataError``."""
 
-    async def get(self, path: str) -> Node | None:
-        """Return a node, ``None`` if it is not there."""
+    async def get(self, path: str, *, lease: Lease | None = None) -> Node | None:
+        """Return a node, ``None`` if it is not there; old only without a ``lease``."""
 
     async def set(self, path: str, data: bytes, version: int) -> int:
         """Replace data of that version and return the new one; raises ``BadVersion``, ``NoNode``."""
