@@ -382,6 +382,7 @@ async def test_a_peer_waits_for_a_quick_disk_itself_and_hands_what_is_slow_to_a_
     tmp_path: Path, stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch, *, quick: bool
 ) -> None:
     monkeypatch.setattr(aio, "MARK_AFTER_S", 60.0)
+    monkeypatch.setattr("pavane.wal.times.STALL_S", 60.0)
     handed: list[Batch] = []
     submit = Writer.submit
 

@@ -149,6 +149,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return execute(node, messages)
 
     monkeypatch.setattr(Node, "execute", noted)
+    monkeypatch.setattr("pavane.wal.times.STALL_S", 60.0)  # a busy machine's disk may
     monkeypatch.setattr(storage, "MARK_SYNC_S", 60.0)  # while the thread syncs marks it gets what comes
     return found
 
