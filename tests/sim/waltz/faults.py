@@ -15,12 +15,15 @@ class Faults:
     With ``silences`` connections go silent instead, and nobody is told.
     """
 
+    notices = True
+    """Whether servers notice, rightly or not, that another one has ended."""
+
     def __init__(self, world: World, seconds: float, *, silences: bool = False) -> None:
         self._world = world
         self._until = world.now + seconds
         self._spoiled: str | None = None
         self._kinds = [self._node, self._node, self._power, self._server, self._link, self._metadata]
-        self._kinds += [self._server_seen, self._unregister]
+        self._kinds += [self._server_seen, self._unregister] if self.notices else []
         self._kinds.append(self._silence if silences else self._disk)
         self._next()
 
