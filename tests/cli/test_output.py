@@ -176,8 +176,8 @@ def test_why_tells_what_a_backup_waits_for_and_what_became_of_it() -> None:
     assert said("Complete", "Verified", "read back") == "bk/b waits for nothing: read back."
     text = said("Pending", "ClusterMissing", "there is no RaftCluster q")
     assert text == "bk/b is Pending: ClusterMissing – there is no RaftCluster q. Create it; it then continues."
-    text = said("Failed", "AttemptsFailed", "no such bucket")
-    assert text == ("bk/b is Failed: AttemptsFailed – no such bucket. Look at the URL and the keys in its Secret.")
+    for reason in ("AttemptsFailed", "DeadlineExceeded", "ClusterMissing"):
+        assert said("Failed", reason, "no such bucket") == f"bk/b is Failed: {reason} – no such bucket."
     running = {"kind": "Backup", "metadata": {"name": "b"}, "status": {"phase": "Running"}}
     assert summary(running) == "b  Running"
     assert not is_current(running)

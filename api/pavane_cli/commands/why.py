@@ -58,7 +58,6 @@ ADVICE = {
     "ClusterMissing": "Create it; it then continues.",
     "InvalidSchedule": "Correct spec.backup.",
     "LastFailed": "The next one comes by itself; look at the URL and the keys in the Secret of spec.backup.",
-    "AttemptsFailed": "Look at the URL and the keys in its Secret.",
     "Rejected": "The cluster refused the pods: correct the spec.",
 }
 """What a user can do, by reason."""
@@ -153,7 +152,9 @@ def _of_backup(document: dict[str, Any], reference: str) -> str:
         return f"{reference} waits for nothing: {told.get('message') or 'it is complete'}."
     words = f": {told['reason']}" if told else ""
     text = f"{reference} is {phase}{words}{' – ' if told.get('message') else ''}{told.get('message', '')}"
-    return f"{text}. {_advice(told.get('reason', ''), reference)}".strip()
+    # What is said of reasons is about rollouts, and the message of one that failed says what to do.
+    advice = _advice(told.get("reason", ""), reference) if phase != "Failed" else ""
+    return f"{text}. {advice}".strip()
 
 
 def _is_fine(condition: dict[str, Any]) -> bool:
