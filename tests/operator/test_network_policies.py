@@ -111,6 +111,7 @@ def test_peers_find_each_other_where_other_pods_of_the_namespace_are_no_clients(
     backup = NAMES_OF_BACKUPS.labels("nightly", "1")
     assert reached(pod("data", backup), found) == {RAFT, PUBLISH}, "it copies the cluster"
     assert reached(pod("elsewhere", backup), found) == set()
+    assert reached(pod("data", {"app.kubernetes.io/name": "backup"}), found) == set(), "somebody else's"
 
 
 def test_clients_of_other_namespaces_are_let_in_by_selectors() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pavane_operator.crds.exposure import ClientSelector
+from pavane_operator.objects.names import MANAGER_LABEL_VALUE
 from pavane_operator.objects.owned import owned
 from pavane_operator.objects.pods import Port
 from pavane_operator.plan.model import Manifest, Resource
@@ -72,7 +73,9 @@ def network_policies(
     peers = [{"podSelector": {"matchLabels": dict(selector)}}]
     clients = [_clients(wanted.client_selector), *_blocks(wanted.ingress_cidrs)]
     if wanted.client_selector is not None and ports.helpers:
-        clients.append({"podSelector": {"matchLabels": {"app.kubernetes.io/name": ports.helpers}}})
+        # Others may well call a pod of theirs `backup`.
+        found = {"app.kubernetes.io/name": ports.helpers, "app.kubernetes.io/managed-by": MANAGER_LABEL_VALUE}
+        clients.append({"podSelector": {"matchLabels": found}})
     platform = surroundings.platform_namespace
     http = (gate.http for gate in resource.spec.rollout.gates)
     asked = {each.port for each in http if each is not None} - {port.number for port in ports.operator}
