@@ -23,7 +23,7 @@ from pavane.pods.compute_settings import LEFT, ComputeConfig, ComputeSettings, E
 from pavane.pods.staged import PodRole
 from pavane.runtime.certificates import client_of
 from pavane.runtime.settings import SettingsError
-from pavane.waltz.client import Rejected, Trimmed, Unavailable, Waltz, WaltzError
+from pavane.waltz.client import NoConsumer, Rejected, Trimmed, Unavailable, Waltz, WaltzError
 from pavane.waltz.client.directory import PASSING
 
 AGAIN_S = 1.0  # until a log that did not answer is asked again
@@ -166,14 +166,19 @@ class Kept(PodRole, Generic[K]):
     async def _hold(self, log: Waltz, keeping: K) -> None:
         """Show that it reads its partitions, and let go of those that nobody has read for long once it writes.
 
-        So what a former generation reads is kept while that follows: the right to write may go back to it.
+        So what a former generation reads is kept while that follows: the right to write may go back to it. One that was
+        not heard of for so long that it was let go of begins anew. The others have time, and may take long: they come
+        behind its own.
         """
-        consumer = log.consumer(consumers.of_views(self._settings.resource))
+        consumer, reads = log.consumer(consumers.of_views(self._settings.resource)), self._reads
         while True:
-            for partition in range(log.partition_count):
+            for partition in sorted(range(log.partition_count), key=lambda each: each not in reads):
                 try:
-                    if partition in self._reads:
-                        await consumer.commit(partition, -1)  # moves nothing, but is dated
+                    if partition in reads:
+                        try:
+                            await consumer.commit(partition, -1)  # moves nothing, but is dated
+                        except NoConsumer:
+                            await consumer.start(partition, await log.start(partition))
                     elif keeping.leads and any(
                         one.name == consumer.name and one.idle_seconds > GONE_S
                         for one in await log.consumers(partition)

@@ -30,7 +30,7 @@ from pavane.pods.computing import Kept, make_clocks
 from pavane.runtime.process import Process
 from pavane.stage.client import StageStream
 from pavane.waltz.aio.archive import Archive
-from pavane.waltz.client import Rejected, Waltz
+from pavane.waltz.client import Consumer, ConsumerInfo, Rejected, Waltz
 from pavane.waltz.core.retention import Policy
 from pavane.waltz.errors import ArchiveError
 from pavane.wire import Stage
@@ -399,6 +399,51 @@ async def test_the_log_keeps_what_views_are_built_of_until_nobody_reads_it(
                 async with views_of(tmp_path, 2, OTHER) as second:
                     second.allowed.set()
                     await consumers([], held, held, held, [])
+
+
+async def test_views_that_are_followed_are_kept_again_once_they_were_taken_for_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "HOLD_S", 0.05)
+    async with running_log(tmp_path / "log", partitions=3, nodes=3) as log:
+        await log.settled()
+        (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
+        async with Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client:
+            await client.append(0, b'{"id": 1, "cents": 7}')
+            async with views_of(tmp_path, 1, SCRIPT) as former:
+                await eventually(lambda: former.keeping is not None, WAIT_S)
+                for _ in range(2):
+                    await client.consumer("computecluster.main").remove(0)
+                    async with asyncio.timeout(WAIT_S):
+                        while not (found := await client.consumers(0)):
+                            await asyncio.sleep(0.05)
+                    assert [(one.name, one.position) for one in found] == [("computecluster.main", 0)]
+
+
+async def test_views_show_that_they_read_before_they_look_who_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "HOLD_S", 0.05)
+    done: list[tuple[str, int]] = []
+    commit, look = Consumer.commit, Waltz.consumers
+
+    async def committed(consumer: Consumer, partition: int, applied: int) -> None:
+        done.append(("commit", partition))
+        await commit(consumer, partition, applied)
+
+    async def looked(log: Waltz, partition: int) -> list[ConsumerInfo]:
+        done.append(("look", partition))
+        return await look(log, partition)
+
+    monkeypatch.setattr(Consumer, "commit", committed)
+    monkeypatch.setattr(Waltz, "consumers", looked)
+    async with running_log(tmp_path / "log", partitions=5, nodes=3) as log:
+        await log.settled()
+        (tmp_path / "servers").write_text(f"127.0.0.1:{log.servers[0].port}")
+        async with views_of(tmp_path, 1, OTHER) as views:
+            views.allowed.set()
+            await eventually(lambda: ("look", 4) in done, WAIT_S)
+    assert done[done.index(("look", 4)) - 1] == ("look", 0)
 
 
 async def test_views_whose_first_transactions_are_trimmed_are_never_built_without_them(tmp_path: Path) -> None:
