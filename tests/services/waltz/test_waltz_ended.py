@@ -58,6 +58,17 @@ async def test_the_partitions_of_a_server_that_has_ended_move_before_its_lease_e
         assert written == [0] * 4 + [1] * 4
 
 
+async def test_of_a_server_that_is_gone_nothing_is_kept(tmp_path: Path) -> None:
+    async with two_servers(tmp_path, MemoryMetadata()) as (log, _):
+        first, second = log.servers
+        address, elsewhere = f"127.0.0.1:{first.port}", second._elsewhere
+        await eventually(lambda: address in elsewhere._owners, ANSWER_S)
+        await log.servers.pop(0).stop()
+        await eventually(lambda: not second._watched, ANSWER_S)
+        assert address not in elsewhere._owners
+        assert address not in elsewhere._locks
+
+
 async def test_a_server_takes_the_place_of_the_one_that_ended_at_its_address(tmp_path: Path) -> None:
     async with running_log(tmp_path, servers=0, metadata=Patient()) as log:
         await set_rollout(log.metadata, log.config.root, 1, 1)

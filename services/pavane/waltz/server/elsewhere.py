@@ -69,6 +69,12 @@ class Elsewhere:
             pass
         return False
 
+    def forget(self, address: str) -> None:
+        """No server is at ``address`` any more."""
+        self._locks.pop(address, None)
+        if (link := self._owners.pop(address, None)) is not None:
+            link.hang_up("no server is there any more")
+
     async def records(self, node: str, partition: int, txid: int, limit: int) -> tuple[int, Sequence[s.Record]] | None:
         """Read from a storage node which session has stamped it, then records."""
 
