@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pavane_operator.kinds.backup.pod import NAMES as NAMES_OF_BACKUPS
+from pavane_operator.kinds.backup.deciding import NAMES as NAMES_OF_BACKUPS
 from pavane_operator.kinds.raft import names
 from pavane_operator.kinds.raft.render import RaftRenderer
 from pavane_operator.plan.model import Writers
