@@ -392,6 +392,41 @@ def test_a_gate_that_only_waits_for_its_own_time_does_not_run_into_the_deadline(
     assert lab.world.now - began >= 75 * SECOND
 
 
+def test_an_answer_that_is_lost_beyond_the_deadline_costs_no_attempt_whose_gate_was_good() -> None:
+    lab = Lab(gates=[gate("Hold", "probe", "80s")], deadline="60s", onDeadline="Abort")
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateWaiting"))
+    began = lab.world.now
+    lab.until(lambda world: world.now - began >= 70 * SECOND)
+    lab.world.faults.answers["probe"] = None
+    world = lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateInconclusive"))
+    assert world.status.rollout is not None
+    assert world.status.rollout.held_seconds is not None
+    assert 70 <= world.status.rollout.held_seconds <= 80
+    lab.world.faults.answers["probe"] = True
+    lab.until(lambda world: world.status.active_generation == 2)
+    assert lab.world.now - began >= 150 * SECOND, "its time began anew"
+
+
+def test_time_that_is_held_by_two_counts_once() -> None:
+    lab = Lab(gates=[gate("Hold", "probe", "10m")], deadline="60s", onDeadline="Abort")
+    lab.active(1)
+    lab.world.rollout(restart="1")
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateWaiting"))
+    began = lab.world.now
+    lab.until(lambda world: world.now - began >= 20 * SECOND)
+    lab.world.rollout(paused=True)
+    lab.until(lambda world: world.now - began >= 40 * SECOND)
+    lab.world.rollout(paused=False)
+    lab.until(lambda world: world.now - began >= 60 * SECOND)
+    lab.world.faults.answers["probe"] = None
+    world = lab.until(lambda world: world.condition("UpToDate") == ("Unknown", "GateInconclusive"))
+    assert world.status.rollout is not None
+    assert world.status.rollout.held_seconds is not None
+    assert 60 <= world.status.rollout.held_seconds <= 70
+
+
 @pytest.mark.parametrize("answer", [False, None])
 def test_a_gate_that_is_not_good_runs_into_the_deadline(answer: bool | None) -> None:
     lab = Lab(gates=[gate("Hold", "probe", "10m")], deadline="60s", onDeadline="Abort")

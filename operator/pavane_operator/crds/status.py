@@ -148,7 +148,8 @@ class Rollout(StatusModel):
     deadline: Time | None = None
     """When the promotion should have begun; extended by the time the attempt was held."""
     held_seconds: Count | None = None
-    """Seconds paused or waiting for approval; they do not count towards the deadline."""
+    """Seconds paused, waiting for approval or for the time of gates that are good; they do not count towards the
+    deadline."""
     forced: bool | None = None
     """True when the promotion was forced."""
     reason: Name | None = None

@@ -10,7 +10,7 @@ from pavane_operator.plan.snapshot import BEFORE_PROMOTION, ResourceSnapshot
 
 SERVE = "Serve"
 """Last step of a bootstrap: from here the public Service may let clients in (D10)."""
-HOLDING_REASONS = frozenset({"Paused", "WaitingForApproval"})
+HOLDING_REASONS = frozenset({"Paused", "WaitingForApproval", "GateWaiting"})
 """Gate reasons whose time does not count towards the deadline."""
 
 
@@ -70,9 +70,11 @@ class Attempt(ResourceSnapshot):
         return self.spec.rollout.strategy is Strategy.IMMEDIATE
 
     @cached_property
-    def holding(self) -> Blocker | None:
-        """The stored gate blocker whose time does not count towards the deadline."""
-        return next((blocker for blocker in self.rollout.blockers if blocker.reason in HOLDING_REASONS), None)
+    def holding(self) -> tuple[Blocker, ...]:
+        """The stored gate blockers whose time does not count towards the deadline."""
+        if self.state not in BEFORE_PROMOTION:
+            return ()
+        return tuple(blocker for blocker in self.rollout.blockers if blocker.reason in HOLDING_REASONS)
 
     @cached_property
     def deadline_passed(self) -> bool:
@@ -87,7 +89,7 @@ class Attempt(ResourceSnapshot):
 
     @property
     def _held_until_now(self) -> timedelta:
-        return max(self.now - self.holding.since, timedelta()) if self.holding else timedelta()
+        return max(self.now - min((each.since for each in self.holding), default=self.now), timedelta())
 
     @cached_property
     def held_reason(self) -> str | None:

@@ -62,7 +62,7 @@ what only one that serves can tell has `phase: Baking`.
   written stays.
 * It is **inconclusive** when an answer says nothing: none within five seconds, a redirect, no number, several. That
   never passes and never fails: the rollout waits, and `pavane why` says for what. `deadline` and `onDeadline` bound
-  the wait, but not that for the rest of `for` of gates that are good.
+  the wait, but not that for the rest of `for` of gates that are good: that time moves the deadline on.
 * A bake does not end before all gates have passed. A new spec, or one without the gate, ends it.
 
 After an abort or a way back `status.failed` names the spec, which is not tried again by itself: change it, or

@@ -12,6 +12,7 @@ from pavane.wire.stages import Stage
 from pavane_operator.crds.status import (
     ENDPOINTS_MAX_ITEMS,
     GENERATIONS_MAX_ITEMS,
+    Blocker,
     Endpoint,
     GateStatus,
     Generation,
@@ -153,8 +154,9 @@ def _own_status(view: ResourceView) -> dict[str, Any]:
 
 
 def _status(view: ResourceView, decision: Decision) -> Status:
-    rollout = _with_gates(view, _with_hold(view, decision.rollout or view.rollout))
+    rollout = _with_gates(view, decision.rollout or view.rollout)
     found = blockers(view, rollout)
+    rollout = _with_hold(view, rollout, found)
     step = rollout.step
     if step is not None and rollout.state is view.state:
         step = step.model_copy(update={"detail": found[0].message if found else None})
@@ -182,12 +184,17 @@ def _status(view: ResourceView, decision: Decision) -> Status:
     return _with_write_gap(view, status.model_copy(update=changes))
 
 
-def _with_hold(view: ResourceView, rollout: Rollout) -> Rollout:
-    """Time that the user held the attempt, once it is over, moves the deadline on."""
-    holding = view.holding
-    if holding is None or rollout.deadline is None or view.held_reason == holding.reason:
+def _with_hold(view: ResourceView, rollout: Rollout, found: list[Blocker]) -> Rollout:
+    """Time that the user held the attempt, or its gates were good, moves the deadline on once it is over.
+
+    So one answer that is lost does not end an attempt whose gates were good beyond its deadline.
+    """
+    held_by = {each.reason for each in found}
+    over = [each.since for each in view.holding if each.reason not in held_by]
+    if not over or rollout.deadline is None:
         return rollout
-    held = max(int((view.now - holding.since).total_seconds()), 0)
+    until = min([view.now, *(each.since for each in view.holding if each.reason in held_by)])
+    held = max(int((until - min(over)).total_seconds()), 0)
     return rollout.model_copy(
         update={
             "deadline": rollout.deadline + timedelta(seconds=held),
@@ -322,6 +329,8 @@ def _skeleton(status: Status) -> dict[str, Any]:
                 "blockers": [blocker.model_copy(update={"message": "", "lag": None}) for blocker in blockers],
                 "step": rollout.step and rollout.step.model_copy(update={"detail": None}),
                 "gates": [],
+                "deadline": None,  # which gates move on whose answers change all the time
+                "held_seconds": None,
             }
         ),
         "generations": [
