@@ -174,13 +174,15 @@ async def test_after_a_slow_sync_the_next_append_waits_for_no_disk_in_the_loop(
     tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, slow_s = threading.get_ident(), 0.5
-    execute = Node.execute
+    execute, clock, passed_s = Node.execute, time.perf_counter, 0.0
 
     def slowly(node: Node, messages: Sequence[Any]) -> list[Any]:
-        time.sleep(slow_s)
+        nonlocal passed_s
+        passed_s += slow_s
         return execute(node, messages)
 
     async with owner_of(tmp_path) as owner:
+        monkeypatch.setattr("pavane.wal.times.time.perf_counter", lambda: clock() + passed_s)
         monkeypatch.setattr("pavane.wal.times.SLOW_S", slow_s)
         monkeypatch.setattr(storage, "HERE_S", 0.9 * slow_s)
         await owner.append()
