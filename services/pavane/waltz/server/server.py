@@ -388,7 +388,9 @@ class WaltzServer:
                 await _tried(cluster.unregister(self.metadata, self.config.root, lambda one: one.server_id == number))
             await asyncio.sleep(RETRY_S)
         self._watched.discard(number)
-        if view is not None and all((one.host, one.port) != (server.host, server.port) for one in view.servers.values()):
+        if view is not None and all(
+            (one.host, one.port) != (server.host, server.port) for one in view.servers.values()
+        ):
             self._elsewhere.forget(f"{server.host}:{server.port}")
 
     def _reach(self, address: str, partitions: int) -> None:
