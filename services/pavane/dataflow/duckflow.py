@@ -262,12 +262,14 @@ class DuckFlow:
         made, registered = f"{table}_out", len(self._evaluated)
         for number, (first, last, _) in enumerate(pieces):
             piece = again.piece(moments, first, last)
-            counted = self._temporary(f"{table}_counted", again.counted(piece, again.rows(piece, delta, at)))
+            # In one statement: a table of all rows of a piece would be held until the transaction ends.
+            counted = again.counted(piece, again.rows(piece, delta, at))
             found = again.changes(self._selected(select, f"({again.copies(counted)})"), piece)
+            changes = DUCKDB.consolidated(found, select.columns)
             if number:
-                self._rows_of(f"INSERT INTO {made} {DUCKDB.consolidated(found, select.columns)}")
+                self._rows_of(f"INSERT INTO {made} {changes}")
             else:
-                self._temporary(made, DUCKDB.consolidated(found, select.columns) if len(pieces) > 1 else found)
+                self._temporary(made, changes)
             while len(self._evaluated) > registered:
                 self._run.unregister(self._evaluated.pop())
         if not self._whole:

@@ -360,18 +360,18 @@ class Again(Counts):
         """SELECT each copy of rows."""
         return (
             f"SELECT {self._shown}, m AS {TIME}, CAST(1 AS BIGINT) AS {DIFF} "
-            f"FROM (SELECT *, unnest(range(n)) FROM {counted})"
+            f"FROM (SELECT *, unnest(range(n)) FROM ({counted}))"
         )
 
     def changes(self, found: str, piece: str) -> str:
         """SELECT the updates that follow from what a SELECT made of the copies."""
         taken = f"SELECT * EXCLUDE ({TIME}, {DIFF}), {TIME} AS m FROM {found}"
-        rows = f"WITH found AS MATERIALIZED ({taken})"
-        return " UNION ALL ".join(
-            f"({rows} SELECT f.* EXCLUDE (m), o.{tick} AS {TIME}, CAST({diff} AS BIGINT) AS {DIFF} FROM found AS f "
-            f"JOIN {piece} AS o ON f.m = o.m WHERE o.{tick} IS NOT NULL)"
+        both = " UNION ALL ".join(
+            f"SELECT f.* EXCLUDE (m), o.{tick} AS {TIME}, CAST({diff} AS BIGINT) AS {DIFF} FROM found AS f "
+            f"JOIN {piece} AS o ON f.m = o.m WHERE o.{tick} IS NOT NULL"
             for tick, diff in (("since", 1), ("until", -1))
         )
+        return f"WITH found AS MATERIALIZED ({taken}) {both}"
 
 
 Beside = Doubles | Extreme

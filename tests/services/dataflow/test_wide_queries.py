@@ -4,13 +4,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from pavane.dataflow import duckflow
+from pavane.dataflow.duckstate import Files
 from pavane.dataflow.plain import PlainEngine
-from pavane.dataflow.ports import ViewError
+from pavane.dataflow.ports import Binding, ViewError
 from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
@@ -193,3 +195,26 @@ def test_a_partition_that_is_too_large_ends_its_view(engine: PlainEngine, monkey
         pytest.raises(ViewError, match="a partition of a window function has more than 10 rows"),
     ):
         state.flow(RANKED.views[0]).step({"t": table}, 2)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_many_ticks_of_a_large_partition_take_little_more_room_than_one(
+    single: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of one step, and in steps of one tick after a checkpoint, which are one transaction, too."""
+    monkeypatch.setattr(duckflow, "PIECE_ROWS", 20_000)
+    rows, ticks, memory_mib, disk_mib = 5_000, 40, 24, 2
+    with closing(PlainEngine(Files(tmp_path, memory_mib, disk_mib))) as engine:
+        state = engine.open(RANKED)
+        flow = state.flow(RANKED.views[0])
+        flow.step({"t": table_of([((1, x), 1, 1) for x in range(rows)], SCHEMA)}, 2)
+        state.checkpoint({"v": Binding(1, {0: 1}, 1)})
+        start, found = 2, list[tuple[Row, int, int]]()
+        for end in range(3, ticks + 3) if single else [ticks + 2]:
+            came = [((1, rows + tick), tick, 1) for tick in range(start, end)]
+            found += updates_of(flow.step({"t": table_of(came, SCHEMA)}, end))
+            start = end
+    before, last = sum(range(rows)), range(2, ticks + 2)
+    assert sorted(found) == [
+        ((1, rows + tick, before + sum(rows + each for each in last if each <= tick)), tick, 1) for tick in last
+    ]
