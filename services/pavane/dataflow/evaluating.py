@@ -113,9 +113,11 @@ class Evaluator:
             cursor.close()
         return found.cast(schema.append(pa.field(DIFF, pa.int64())))
 
-    def folded(self, schema: pa.Schema, updates: Iterable[pa.Table], since: int) -> pa.Table:
-        """Return the rows at a tick as updates of it."""
+    def folded(self, schema: pa.Schema, updates: Iterable[pa.Table], since: int) -> pa.Table | None:
+        """Return the rows at a tick as updates of it; None: how often one is there does not fit."""
         summed = self.consolidated(schema, updates, since)
+        if summed.num_rows and pc.max(pc.abs(summed.column(DIFF))).as_py() == COUNT_MAX:
+            return None
         times = pa.repeat(pa.scalar(since, pa.uint64()), summed.num_rows)
         return summed.add_column(summed.num_columns - 1, pa.field(TIME, pa.uint64()), times)
 

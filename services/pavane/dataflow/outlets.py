@@ -68,7 +68,10 @@ class Arrangement:
         whole = pa.concat_tables(self._parts)
         old = pc.less_equal(whole.column(TIME), self.since)
         base = evaluator.folded(self.schema, [whole.filter(old)], self.since)
-        self._parts = [base, whole.filter(pc.invert(old)).combine_chunks()]
+        if base is None:  # not yet: rows may be taken back, and then counts must be right
+            self._parts = [whole.combine_chunks()]
+        else:
+            self._parts = [base, whole.filter(pc.invert(old)).combine_chunks()]
         self._rows = self._folded = sum(part.num_rows for part in self._parts)
 
 

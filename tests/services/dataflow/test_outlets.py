@@ -78,6 +78,12 @@ def test_a_row_that_is_there_more_often_than_64_bits_can_count_costs_its_answer_
         assert "more often than 64 bits can count" in found.text
         arrangement.since = 2
         arrangement.fold(evaluator)
+    arrangement.take(table_of([((1, "a"), 3, -5), ((2, "b"), 3, 1)], SCHEMA))
+    arrangement.since = 3
+    for kept in (4, 2):
+        assert arrangement.kept == kept
+        assert contents(arrangement, 3, evaluator) == {(1, "a"): 2**63 - 5, (2, "b"): 1}
+        arrangement.fold(evaluator)
 
 
 def subscribed(subscription: Subscription, upper: int) -> tuple[int, list[tuple[int, int, int]]]:
