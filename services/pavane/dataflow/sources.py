@@ -104,11 +104,11 @@ class Sources:
             if join.side in ("RIGHT", "FULL"):
                 instead = "Write it as an inner SELECT: FROM a, (SELECT …) b."
                 self._places.refuse(join, f"{join.side} JOIN behind a comma or CROSS JOIN", instead)
-        for join in joins if crossed else ():
-            self._source(join.this)
+        every = self._terms
         while joins:
             source = self._result(joined) if joined is not None else source
             joined = self._join(*self._next(joins, source))
+        self._not_ambiguous([term for term in every if all(term is not each for each in self._terms)])
         musts = [term for term in self._terms if isinstance(term, exp.Exists | exp.In) and term in within(term)]
         self._terms = [term for term in self._terms if all(term is not each for each in musts)]
         holders = [exp.Paren(this=term) for term in self._terms]
@@ -142,14 +142,20 @@ class Sources:
     def _is_pair(self, term: exp.Expr, scopes: Sequence[Scope]) -> bool:
         if not isinstance(term, exp.EQ) or term.find(exp.Query):
             return False
-        every = [source.scope for source in self._sources.values()]
-        if any(sum(scope.knows(column) for scope in every) > 1 for column in term.find_all(exp.Column)):
-            return False  # a table that is not joined yet has the name as well: WHERE refuses it
         of = [
             {tuple(i for i, scope in enumerate(scopes) if scope.knows(each)) for each in side.find_all(exp.Column)}
             for side in (term.this, term.expression)
         ]
         return of in ([{(0,)}, {(1,)}], [{(1,)}, {(0,)}])
+
+    def _not_ambiguous(self, found: Sequence[exp.Expr]) -> None:
+        """Refuse a condition of WHERE by which tables were joined, and whose name one that was joined later has, too.
+
+        Only now: inner SELECTs are planned in the order of the joins, on which the digest of a plan depends.
+        """
+        for column in (column for term in found for column in term.find_all(exp.Column)):
+            if sum(source.scope.knows(column) for source in self._sources.values()) > 1:
+                self._places.refuse(column, f"column {column.name} is ambiguous", "Write TABLE.COLUMN.")
 
     def _source(self, node: exp.Expr) -> Source:
         if id(node) in self._sources:

@@ -8,6 +8,7 @@ from pavane.dataflow import sql
 from pavane.dataflow.evaluating import QueryError
 from pavane.dataflow.explaining import explained
 from pavane.dataflow.plain import PlainEngine
+from pavane.dataflow.plan import digests
 from pavane.dataflow.ports import Column, Format, Mode, SqlError
 from pavane.dataflow.querying import Query
 from pavane.dataflow.reading import TOKENS_MAX
@@ -45,6 +46,26 @@ def test_equal_queries_have_equal_plans() -> None:
     plans = {parse(f"{TABLES}CREATE MATERIALIZED VIEW v AS {text}").views[0].plan for text in texts}
     assert len(plans) <= 2
     assert parse(f"{TABLES}CREATE MATERIALIZED VIEW w AS {texts[0]}").views[0].plan in plans
+
+
+def test_a_plan_is_what_it_was_so_that_kept_state_stays() -> None:
+    """Digests of an older version: state of another one is built anew, from the whole log."""
+    tables = "".join(
+        f"CREATE TABLE {name} ({columns}) USING waltz OPTIONS (partitions '{place}');"
+        for place, (name, columns) in enumerate(
+            (("a", "id BIGINT, x BIGINT"), ("b", "id2 BIGINT, y BIGINT"), ("c", "x3 BIGINT, z BIGINT"))
+        )
+    )
+    counted = "(SELECT x3, count(*) AS n FROM c GROUP BY x3) s"
+    others = "(SELECT id2, count(*) AS n FROM b GROUP BY id2) p"
+    found = [
+        digests(parse(f"{tables}CREATE MATERIALIZED VIEW v AS SELECT a.id FROM {text}"), 1)["v"][:16]
+        for text in (
+            f"a, b, {counted} WHERE id = id2 AND s.n = y",
+            f"a, {others}, {counted} WHERE id = id2 AND x3 = x",
+        )
+    ]
+    assert found == ["c6b6a2f65ab2eba6", "8caccab7e50d29dd"]
 
 
 @pytest.mark.parametrize(
