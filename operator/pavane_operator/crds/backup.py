@@ -51,8 +51,9 @@ class BackupSpec(Model):
     of: BackupOf
     """What is copied."""
     url: StoreUrl = Field(json_schema_extra=marked(Mark.CONTROL))
-    """Where the backups of this cluster are: `s3://bucket/path`, `gs://…`, `az://…`; or `file:///path`, for a folder
-    that all pods share. Each has a folder of its own below it, of which the status tells."""
+    """Where the backups of this cluster are: `s3://bucket/path`, `gs://…`, `az://…`. `file:///path` is a folder
+    that all pods share, as on the embedded cluster of `pavane up`: in containers nothing mounts one, and the Backup
+    fails. Each has a folder of its own below it, of which the status tells."""
     secret_name: Name | None = Field(default=None, json_schema_extra=marked(Mark.CONTROL))
     """A Secret in the same namespace with options of the store, a key for each, as `spec.archive` of a WaltzCluster
     takes them: `aws_access_key_id`, `aws_secret_access_key`, `aws_region`, `aws_endpoint`, …"""

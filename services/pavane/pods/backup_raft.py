@@ -9,8 +9,9 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pydantic import Field
 
@@ -80,6 +81,7 @@ async def make(settings: BackupSettings, options: Mapping[str, str]) -> dict[str
     Raises ``FAILURES``. What is old is deleted behind a good one alone; a store that refuses that spoils no backup. One
     that does not read back is deleted, so that the next attempt makes it anew.
     """
+    _check_place(settings.backup_url)
     own = ObjectStore(f"{settings.backup_url}/{settings.backup_name}", options, StoreError)
     if NAME not in await own.sizes():
         await clear(own)  # a later copy has other files than an earlier attempt, and `upload` takes those for foreign
@@ -103,6 +105,13 @@ async def make(settings: BackupSettings, options: Mapping[str, str]) -> dict[str
             kept = str(error)
     size = sum(size for size, _ in manifest.files.values())
     return {"index": manifest.index, "bytes": size, "digest": digest.hex(), "kept": kept}
+
+
+def _check_place(url: str) -> None:
+    """Refuse a folder that goes with the pod: a backup there would be verified, and gone a moment later."""
+    parts, own = urlsplit(url), Path(gettempdir()).resolve()
+    if parts.scheme == "file" and Path(unquote(parts.path)).resolve().is_relative_to(own):
+        raise StoreError(f"{url} is in the pod's own folder {own}, which is deleted with it: give another URL")
 
 
 async def _copied(settings: BackupSettings, folder: Path) -> None:

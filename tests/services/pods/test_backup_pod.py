@@ -71,3 +71,11 @@ async def test_copies_of_another_cluster_below_the_url_stay(folder: Path) -> Non
         await make(settings(folder.parent / name, keep=1), {})
     kept = [name for name in names if (folder.parent / name / NAME).exists()]
     assert kept == ["deadbeef-nightly-1", "orders", "c0ffee00-nightly-2"]
+
+
+async def test_a_folder_that_goes_with_the_pod_is_refused(folder: Path) -> None:
+    for inside in ("tmp/orders", "store/../tmp", "%74mp/orders"):
+        lost = settings(folder).model_copy(update={"backup_url": f"file://{folder.parents[1]}/{inside}"})
+        with pytest.raises(StoreError, match="which is deleted with it"):
+            await make(lost, {})
+    assert list((folder.parents[1] / "tmp").iterdir()) == []
