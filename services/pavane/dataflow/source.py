@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pavane.dataflow.decoding import decoded
 from pavane.dataflow.entries import CHAIN_HEADER
 from pavane.dataflow.log import Log, Transaction
-from pavane.dataflow.ports import DIFF, TIME, BadRow, BadRowError, Binding, Mode, Table
+from pavane.dataflow.ports import DIFF, TIME, BadRow, BadRowError, Binding, Mode, Table, ViewError
 from pavane.dataflow.tracing import Tracing
 from pavane.dataflow.types import arrow_schema
 
@@ -21,6 +21,8 @@ BAD_ROWS_KEPT = 100
 """The last ones, to be shown; all are counted."""
 PIECE_TRANSACTIONS = 5000
 """Of one partition in memory, where rows that were taken back meanwhile are left out."""
+WIDE = pa.decimal128(38, 0)
+"""Of sums of diffs in between: those of Arrow's integers wrap around."""
 LAG_S = 0.05
 """Between two looks at a server that has not read what a tick names."""
 
@@ -81,7 +83,7 @@ class LogSource(Decoding):
 
         For one tick these are the sums of a table's `__diff`: a row that was taken back is not among them, so a long
         history costs no engine more than what is left of it. Waits for a server that lags. Raises `BadRowError` in mode
-        FAILFAST.
+        FAILFAST, `ViewError` where such a sum does not fit.
         """
         wanted = after and after.next, upto.next, tuple(ticks)
         held = self._kept_rows.get(table)
@@ -101,13 +103,19 @@ class LogSource(Decoding):
                 transactions = await self._transactions(partition, position, stop)
                 taken += transactions if self._tracing is not None else ()
                 times = [ticks[bisect_right(ends, transaction.id)].tick for transaction in transactions]
-                parts.append(self.decoded(table, partition, transactions, times))
-                if summed:
-                    parts = [_summed(pa.concat_tables(parts))]
+                came = self.decoded(table, partition, transactions, times)
+                parts = [_summed([*parts, _with_diffs(came, WIDE)])] if summed else [*parts, came]
             self._noted[table, partition] = max(self._noted.get((table, partition), 0), end)
         self._took(taken)
-        self._kept_rows[table] = wanted, pa.concat_tables(parts), taken
-        return self._kept_rows[table][1]
+        rows = pa.concat_tables(parts)
+        if summed:
+            try:
+                rows = _with_diffs(rows, pa.int64())
+            except pa.ArrowInvalid as error:
+                text = f"table {table.name}: a row is there, or was taken back, more often than 64 bits can count"
+                raise ViewError(text) from error
+        self._kept_rows[table] = wanted, rows, taken
+        return rows
 
     async def note(self, table: Table, places: Sequence[tuple[int, int]], upto: Binding) -> None:
         """See `Source`."""
@@ -137,11 +145,14 @@ class LogSource(Decoding):
         return found
 
 
-def _summed(rows: pa.Table) -> pa.Table:
-    """Add up the diffs of equal rows, and leave out what is nothing; where a sum may not fit, the engine says it."""
-    most = pc.sum(pc.abs(rows.column(DIFF).cast(pa.float64(), safe=False))).as_py() or 0
-    if most > 2.0**62:  # Arrow's sums wrap around at 2^63
-        return rows
+def _summed(parts: Sequence[pa.Table]) -> pa.Table:
+    """Add up the diffs of equal rows, and leave out what is nothing."""
+    rows = pa.concat_tables(parts)
     keys = [name for name in rows.column_names if name != DIFF]
     sums = rows.group_by(keys).aggregate([(DIFF, "sum")]).rename_columns([*keys, DIFF])
     return sums.filter(pc.not_equal(sums.column(DIFF), 0))
+
+
+def _with_diffs(rows: pa.Table, kind: pa.DataType) -> pa.Table:
+    place = rows.column_names.index(DIFF)
+    return rows.set_column(place, DIFF, rows.column(DIFF).cast(kind))

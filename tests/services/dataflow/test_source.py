@@ -11,7 +11,7 @@ import pytest
 
 from pavane.dataflow import source as source_module
 from pavane.dataflow.entries import CHAIN_HEADER
-from pavane.dataflow.ports import DIFF, TIME, BadRowError, Binding, Table
+from pavane.dataflow.ports import DIFF, TIME, BadRowError, Binding, Table, ViewError
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.sql import parse
 
@@ -189,11 +189,16 @@ async def test_of_one_tick_only_what_is_left_is_read(piece: int, monkeypatch: py
     assert source.bad_count == 0
 
 
-async def test_diffs_beyond_64_bits_become_no_others() -> None:
-    """Whoever adds them up says that they do not fit."""
-    log = Records(*(b'{"id": 1, "__diff": %d}' % diff for diff in (2**62, 2**62)))
-    rows = await read(LogSource(log), table(", diff 'true'"), 2)
-    assert [(row["id"], row[DIFF]) for row in rows] == [(1, 2**62), (1, 2**62)]
+async def test_sums_of_diffs_may_be_beyond_64_bits_in_between_but_not_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_module, "PIECE_TRANSACTIONS", 2)
+    diffs = [(1, 2**62), (1, 2**62), (2, 1), (2, -1), (1, -5), (3, 1)]
+    lines = [b'{"id": %d, "__diff": %d}' % each for each in diffs]
+    rows = await read(LogSource(Records(*lines)), table(", diff 'true'"), len(lines))
+    assert sorted((row["id"], row[DIFF]) for row in rows) == [(1, 2**63 - 5), (3, 1)]
+    with pytest.raises(ViewError, match="more often than 64 bits can count"):
+        await read(LogSource(Records(*lines[:2])), table(", diff 'true'"), 2)
 
 
 async def test_a_table_with_a_key_takes_no_row_without_it_and_none_that_does_not_fit() -> None:
