@@ -16,6 +16,7 @@ SWIM_GROUPS = custom("SwimGroup", "swimgroups")
 WALTZ_CLUSTERS = custom("WaltzCluster", "waltzclusters")
 COORDINATORS = custom("Coordinator", "coordinators")
 COMPUTE_CLUSTERS = custom("ComputeCluster", "computeclusters")
+BACKUPS = custom("Backup", "backups")
 
 
 def compute(**spec: Any) -> dict[str, Any]:
@@ -50,6 +51,7 @@ BREACHES = {
     "stabilityPeriod must be between": Breach(
         "spec.rollout.caughtUp.stabilityPeriod", {"rollout": {"caughtUp": {"stabilityPeriod": "2h"}}}
     ),
+    "a Backup is made once": Breach("spec", {"of": {"name": "q"}, "url": "s3://b/q"}, {"keep": 2}, of=BACKUPS),
     "bake must be between": Breach("spec.rollout.bake", {"rollout": {"bake": "25h"}}),
     "rollout.bake is not available": Breach("spec.rollout", {"rollout": {"bake": "1m"}}, of=SWIM_GROUPS),
     "onFailure SwitchBack and phase Baking need rollout.bake": Breach(
