@@ -1,5 +1,7 @@
 """The status that all kinds share (docs/specs/operator.md 1.9)."""
 
+from collections.abc import Iterable
+from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from typing import Any, Self
@@ -7,7 +9,7 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from pavane_operator.crds.base import Count, Model, Name, Text, Time
+from pavane_operator.crds.base import TEXT_MAX_CHARACTERS, Count, Model, Name, Text, Time
 from pavane_operator.crds.gates import GATES_MAX_ITEMS
 
 BLOCKERS_MAX_ITEMS = 10
@@ -240,6 +242,28 @@ class Condition(StatusModel):
     """Machine-readable reason."""
     message: Text = ""
     """Human-readable explanation."""
+
+
+def condition_of(
+    former: Iterable[Condition],
+    kind: str,
+    truth: Truth,
+    reason: str,
+    message: str,
+    *,
+    generation: int | None,
+    now: datetime,
+) -> Condition:
+    """Return the condition of this type that comes after ``former`` ones; a text that is too long is cut."""
+    since = next((each.last_transition_time for each in former if each.type == kind and each.status is truth), None)
+    return Condition(
+        type=kind,
+        status=truth,
+        observed_generation=generation,
+        last_transition_time=since or now.replace(microsecond=0),
+        reason=reason,
+        message=message[:TEXT_MAX_CHARACTERS],
+    )
 
 
 class Endpoint(StatusModel):

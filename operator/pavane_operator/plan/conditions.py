@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
-from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth
+from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth, condition_of
 from pavane_operator.plan.blockers import BEYOND_REPAIR, HANDING_OVER, WRITE_STOP_LIMIT, active_down, cause
 from pavane_operator.plan.gates import gate_problem, switch_back_problem
 from pavane_operator.plan.model import CAN_SWITCH_BACK, DELETE_IN_USE_ANNOTATION, IN_USE, TEMPLATE_DRIFT, Problem
@@ -82,17 +81,14 @@ def _can_switch_back(view: ResourceView) -> _Verdict:
 
 
 def _condition(view: ResourceView, name: str, verdict: _Verdict) -> Condition:
-    former = next((condition for condition in view.status.conditions if condition.type == name), None)
-    moved = former is None or former.status is not verdict.truth
-    return Condition(
-        type=name,
-        status=verdict.truth,
-        observed_generation=view.resource.metadata_generation,
-        last_transition_time=view.now.replace(microsecond=0)
-        if moved or former is None
-        else former.last_transition_time,
-        reason=verdict.reason,
-        message=verdict.message[:TEXT_MAX_CHARACTERS],
+    return condition_of(
+        view.status.conditions,
+        name,
+        verdict.truth,
+        verdict.reason,
+        verdict.message,
+        generation=view.resource.metadata_generation,
+        now=view.now,
     )
 
 

@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from pavane_operator.crds.backup import DEFINITION, BackupStatus, Phase
-from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
-from pavane_operator.crds.status import Condition, Truth
+from pavane_operator.crds.status import Truth, condition_of
 from pavane_operator.objects.names import Names
 from pavane_operator.plan.model import parse_time
 
@@ -78,7 +77,7 @@ def ended(body: Object) -> bool:
 def turns(backups: Iterable[Object]) -> dict[tuple[str, str], Object]:
     """Return whose turn it is, by namespace and name of the cluster: one that runs, else the oldest."""
     found: dict[tuple[str, str], Object] = {}
-    for body in sorted(backups, key=lambda each: (phase_of(each) is not Phase.RUNNING, _age(each))):
+    for body in sorted(backups, key=lambda each: (phase_of(each) is not Phase.RUNNING, age(each))):
         if not ended(body):
             found.setdefault(cluster_of(body), body)
     return found
@@ -139,7 +138,8 @@ def refused(body: Object, status: BackupStatus, why: str, now: datetime) -> Back
     return _next(body, status, Phase.RUNNING, "PodRefused", why, now)
 
 
-def _age(body: Object) -> tuple[str, str]:
+def age(body: Object) -> tuple[str, str]:
+    """What Backups are sorted by, the oldest first."""
     return str(body["metadata"].get("creationTimestamp", "")), str(body["metadata"]["name"])
 
 
@@ -250,22 +250,9 @@ def _failed(body: Object, status: BackupStatus, reason: str, text: str, now: dat
 def _next(body: Object, status: BackupStatus, phase: Phase, reason: str, message: str, now: datetime) -> BackupStatus:
     """Return the status with this phase, and the conditions that belong to it."""
     generation = body["metadata"].get("generation")
-    truths = {"Complete": phase is Phase.COMPLETE, "Failed": phase is Phase.FAILED}
-    former = {each.type: each for each in status.conditions}
-    found = []
-    for kind, holds in truths.items():
-        truth = Truth.TRUE if holds else Truth.FALSE
-        before = former.get(kind)
-        since = before.last_transition_time if before and before.status == truth else now.replace(microsecond=0)
-        found.append(
-            Condition(
-                type=kind,
-                status=truth,
-                observed_generation=generation,
-                last_transition_time=since,
-                reason=reason,
-                message=message[:TEXT_MAX_CHARACTERS],
-            )
-        )
+    found = [
+        condition_of(status.conditions, kind, Truth(str(holds)), reason, message, generation=generation, now=now)
+        for kind, holds in (("Complete", phase is Phase.COMPLETE), ("Failed", phase is Phase.FAILED))
+    ]
     update = {"phase": phase, "observed_generation": generation, "conditions": found}
     return status.model_copy(update=update)

@@ -10,7 +10,7 @@ from typing import Any
 from pavane_operator.crds.backup import BackupStatus, Phase, ScheduledBackup
 from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS
 from pavane_operator.kinds.backup.cron import Schedule
-from pavane_operator.kinds.backup.deciding import cannot_begin, ended, phase_of
+from pavane_operator.kinds.backup.deciding import age, cannot_begin, ended, phase_of
 from pavane_operator.plan.model import BACKUP_FAILED, OwnCondition
 
 SCHEDULED_LABEL = "pavane.dev/scheduled-for"
@@ -32,7 +32,7 @@ def scheduled(cluster: Object, backups: Sequence[Object]) -> list[Object]:
         for body in backups
         if place == (body["metadata"]["namespace"], (body["metadata"].get("labels") or {}).get(SCHEDULED_LABEL))
     ]
-    return sorted(found, key=_age, reverse=True)
+    return sorted(found, key=age, reverse=True)
 
 
 def due(cluster: Object, backups: Sequence[Object], now: datetime) -> dict[str, Any] | None:
@@ -42,8 +42,10 @@ def due(cluster: Object, backups: Sequence[Object], now: datetime) -> dict[str, 
     one of a time before the newest: a schedule that was changed makes nothing for days that have gone.
     """
     wanted = wanted_of(cluster)
+    if wanted is None or cannot_begin(cluster):
+        return None
     of_schedule = scheduled(cluster, backups)
-    if wanted is None or cannot_begin(cluster) or not all(map(ended, of_schedule)):
+    if not all(map(ended, of_schedule)):
         return None
     try:
         at = Schedule.parse(wanted.schedule, wanted.time_zone).last(now)
@@ -67,9 +69,10 @@ def due(cluster: Object, backups: Sequence[Object], now: datetime) -> dict[str, 
 
 def surplus(cluster: Object, backups: Sequence[Object]) -> list[Object]:
     """Return those of the schedule that are to be deleted: as many of each sort stay as copies do, the newest."""
-    wanted, found = wanted_of(cluster), [body for body in scheduled(cluster, backups) if ended(body)]
+    wanted = wanted_of(cluster)
     if wanted is None:
         return []
+    found = [body for body in scheduled(cluster, backups) if ended(body)]
     good = [body for body in found if phase_of(body) is Phase.COMPLETE]
     kept = [*good[: wanted.keep], *(body for body in found[: wanted.keep] if body not in good)]
     return [body for body in found if body not in kept]
@@ -111,10 +114,6 @@ def _named(body: Object) -> str:
     status = BackupStatus.parse(body.get("status")) or BackupStatus()
     when = f" of {status.completed_at:%F %R} UTC" if status.completed_at is not None else ""
     return f"{body['metadata']['name']}{when}"
-
-
-def _age(body: Object) -> tuple[str, str]:
-    return str(body["metadata"].get("creationTimestamp", "")), str(body["metadata"]["name"])
 
 
 def _stem(name: str) -> str:

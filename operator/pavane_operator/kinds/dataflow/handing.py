@@ -11,7 +11,7 @@ from pavane.dataflow.ports import Script
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.computecluster import LAG_DEFAULT
 from pavane_operator.crds.dataflow import DataflowColumn, DataflowStatus, DataflowView
-from pavane_operator.crds.status import Condition, Truth
+from pavane_operator.crds.status import Truth, condition_of
 from pavane_operator.kinds.computecluster.scripts import Scripts
 
 MANAGER = "pavane-dataflows"
@@ -111,7 +111,10 @@ def status(
         observed_generation=generation,
         views=views,
         bad_rows=former.bad_rows if said is None else sum(bad.values()),
-        conditions=[_condition(former.conditions, generation, now, *each) for each in wanted],
+        conditions=[
+            condition_of(former.conditions, kind, Truth(str(holds)), reason, message, generation=generation, now=now)
+            for kind, holds, reason, message in wanted
+        ],
     )
 
 
@@ -177,24 +180,3 @@ def _current(cluster: Object) -> str | None:
                 return "the ComputeCluster starts a new generation"
             return None if condition["status"] == Truth.TRUE.value else condition.get("message") or condition["reason"]
     return "the ComputeCluster has no status yet"
-
-
-def _condition(
-    former: Sequence[Condition],
-    generation: int | None,
-    now: datetime,
-    kind: str,
-    holds: bool,
-    reason: str,
-    message: str,
-) -> Condition:
-    truth = Truth.TRUE if holds else Truth.FALSE
-    since = next((each.last_transition_time for each in former if each.type == kind and each.status == truth), now)
-    return Condition(
-        type=kind,
-        status=truth,
-        observed_generation=generation,
-        last_transition_time=since,
-        reason=reason,
-        message=message[:TEXT_MAX_CHARACTERS],
-    )
