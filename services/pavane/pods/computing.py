@@ -29,9 +29,7 @@ from pavane.waltz.client.directory import PASSING
 AGAIN_S = 1.0  # until a log that did not answer is asked again
 TRIMMED_AGAIN_S = 30.0  # until views that cannot be built are tried again; only another script or log helps
 HOLD_S = 60.0  # between two signs to the log that a generation still reads its partitions
-GONE_S = (
-    5 * HOLD_S
-)  # without a sign, after which the generation that writes lets go of a partition that it does not read
+GONE_S = 5 * HOLD_S  # without one, after which the generation that writes lets go of what it does not read
 
 _TRIMMED = (
     "partition {} begins with transaction {}: what was before it is trimmed, and views cannot be built without it. Let "
