@@ -14,6 +14,7 @@ import resource
 import socket as system_socket
 import struct
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -41,7 +42,7 @@ FRAME_COST_MAX = 32  # memory by what came: an empty frame, two bytes on the wir
 QUIET_BYTES = 1 << 20  # unfinished of all connections: what the process has then is not theirs
 GROWTH_BYTES = 16 << 20  # of the process, after which it is looked whose they are
 LOOK_S = 0.05
-LOOK_SHARE = 20  # a look is followed by a pause this many times as long, so that it takes 5 % of the time at most
+LOOK_SHARE = 20  # a look that ends nobody is followed by a pause this many times its processor time: 5 % at most
 TCP_INFO = getattr(system_socket, "TCP_INFO", None)  # only Linux has the count that is wanted
 TCP_INFO_BYTES = 136
 RECEIVED_OFFSET = 128  # of tcpi_bytes_received, 8 bytes
@@ -153,14 +154,16 @@ class Connections:
             self._counts[key[0]] -= 1
 
     def _look_at_memory(self) -> None:
-        began_s = self._loop.time()
+        # Not by the clock: on a busy machine a look waits for the processor, and its pause would grow by that.
+        began_s, refused = time.thread_time(), self.refused
         self._take_heard()
         size = resident_bytes()
         if size - self._size >= GROWTH_BYTES:
             self._end_unfinished(size)
             size = self._size = resident_bytes()
         self._size, self._quiet = min(size, self._size), min(size, self._quiet)
-        pause_s = max(LOOK_S, LOOK_SHARE * (self._loop.time() - began_s))
+        took_s = time.thread_time() - began_s if self.refused == refused else 0.0
+        pause_s = max(LOOK_S, LOOK_SHARE * took_s)
         self._look_again = self._loop.call_later(pause_s, self._look_at_memory)
 
     def _take_heard(self) -> None:

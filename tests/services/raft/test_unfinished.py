@@ -1,7 +1,8 @@
 """Whoever sends a peer what never becomes a message takes a bounded part of its memory (docs/specs/raft.md 14.4)."""
 
 import asyncio
-from contextlib import suppress
+import threading
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import zmq
 from pavane.raft import connections
 from pavane.raft.client import RaftClient
 from pavane.raft.config import Config
-from pavane.raft.connections import UNFINISHED_SUM_BYTES_MAX
+from pavane.raft.connections import UNFINISHED_SUM_BYTES_MAX, Connections
 from pavane.raft.curve import CurveKeys
 from pavane.raft.server import RaftServer
 from tests.services.eventually import eventually
@@ -84,6 +85,23 @@ async def test_a_peer_keeps_its_memory_and_serves_others(peers: Peers, tmp_path:
             task.cancel()
         await asyncio.wait(attacking)
         assert most_memory_bytes(process) - before < UNFINISHED_SUM_BYTES_MAX + OVERSHOOT_BYTES
+
+
+def test_a_look_that_waits_for_the_processor_lengthens_no_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses_s: list[float] = []
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_later(self, delay: float, *_: object, **__: object) -> asyncio.TimerHandle:
+            pauses_s.append(delay)
+            return asyncio.TimerHandle(0.0, lambda: None, (), self)
+
+    waiting = threading.Event()
+    monkeypatch.setattr(connections, "resident_bytes", lambda: int(waiting.wait(0.05)))
+    with closing(Loop()) as loop, zmq.Context() as context:
+        Connections([], context, loop)._look_at_memory()
+    assert pauses_s == [connections.LOOK_S] * 2
 
 
 async def test_who_is_cut_off_is_who_completes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
