@@ -2,7 +2,10 @@
 
 import contextlib
 import gc
+import logging
+import math
 import os
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,11 +24,14 @@ from opentelemetry.util.types import Attributes
 
 from pavane.runtime.garbage import freeze
 from pavane.telemetry.derived import DERIVED_ATTRIBUTE
+from pavane.telemetry.room import SPANS_MAX, Room
 
 EXPORT_TIMEOUT_SECONDS = 3.0  # of one batch with its repetitions; a longer wait would only fill the queue
 EXPORT_DELAY_MS = 1000  # spans of a finished request are on the screen within two seconds; a request costs 1.5 ms
 FILE_VARIABLE = "PAVANE_OTLP_TOKEN_FILE"  # of a token, read for each batch: whoever wrote it renews it
-SPAN_QUEUE_MAX = 8192  # a few seconds of a busy pod; beyond, spans are dropped, never the work they describe
+TOLD_S = 60.0  # between two lines of the log that spans are dropped
+
+_logger = logging.getLogger(__name__)
 
 
 def provide(service_name: str, attributes: Mapping[str, str | int]) -> TracerProvider:
@@ -33,13 +39,8 @@ def provide(service_name: str, attributes: Mapping[str, str | int]) -> TracerPro
     own = Resource.create({"service.name": service_name, **attributes})
     provider = TracerProvider(resource=_Resource(own.merge(OTELResourceDetector().detect())), shutdown_on_exit=False)
     provider.sampler = LinkedSampler(provider.sampler)
-    provider.add_span_processor(
-        BatchSpanProcessor(
-            _Exporter(_Session()),
-            max_queue_size=SPAN_QUEUE_MAX,
-            schedule_delay_millis=EXPORT_DELAY_MS,
-        )
-    )
+    room = Room()
+    provider.add_span_processor(_Processor(_Exporter(_Session(), room), room))
     trace.set_tracer_provider(provider)
     # The modules of the SDK stay for good: no collection need look at them again.
     gc.collect()
@@ -79,6 +80,31 @@ class _Session(requests.Session):
             raise
 
 
+class _Processor(BatchSpanProcessor):
+    """Drops the spans for which there is no room. So the queue of the SDK, which only counts them, never overflows."""
+
+    def __init__(self, exporter: "_Exporter", room: Room) -> None:
+        super().__init__(exporter, max_queue_size=SPANS_MAX, schedule_delay_millis=EXPORT_DELAY_MS)
+        self._room = room
+        self._dropped = 0
+        self._tell_at = -math.inf
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """See ``SpanProcessor``."""
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        if self._room.take(span):
+            super().on_end(span)
+            return
+        self._dropped += 1
+        if (now := time.monotonic()) >= self._tell_at:
+            self._tell_at = now + TOLD_S
+            _logger.warning(
+                "%d spans dropped so far: the collector is away or too slow; look there, or sample fewer",
+                self._dropped,
+            )
+
+
 class _Exporter(OTLPSpanExporter):
     """Keeps nothing of a batch that could not be sent.
 
@@ -87,15 +113,17 @@ class _Exporter(OTLPSpanExporter):
     a collector is away or slow another one comes every few seconds.
     """
 
-    def __init__(self, session: _Session) -> None:
+    def __init__(self, session: _Session, room: Room) -> None:
         super().__init__(timeout=EXPORT_TIMEOUT_SECONDS, session=session)
         self._errors = session.errors
+        self._room = room
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """See ``SpanExporter``."""
         try:
             return super().export(spans)
         finally:
+            self._room.give_back(spans)
             while self._errors:
                 error: BaseException | None = self._errors.pop()
                 while error is not None:

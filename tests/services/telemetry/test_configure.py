@@ -1,6 +1,7 @@
 """Exporting spans, in processes of their own because OpenTelemetry is configured once per process."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -68,6 +69,32 @@ for _ in range(3):
 trace.get_tracer_provider().shutdown()
 kept = [each for each in gc.get_objects() if isinstance(each, ReadableSpan)]
 assert not kept, kept
+"""
+BATCHES = """
+import gc
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import Link, SpanKind
+from pavane import telemetry
+from pavane.telemetry.room import PARTS_MAX
+assert telemetry.configure("waltz-storage")
+spans, context = telemetry.FinishedSpans("test"), telemetry.derived("waltz", "", b"id")
+for _ in range(3 * PARTS_MAX // 32):
+    spans.add("waltz/store", SpanKind.CONSUMER, 1, [telemetry.link(context) for _ in range(32)], {"n": 32})
+kept = sum(isinstance(each, Link) for each in gc.get_objects())
+assert PARTS_MAX // 2 < kept < PARTS_MAX, kept
+"""
+MANY = """
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind
+from pavane import telemetry
+from pavane.telemetry.room import SPANS_MAX
+assert telemetry.configure("waltz-storage")
+spans = telemetry.FinishedSpans("test")
+for _ in range(3):
+    for _ in range(SPANS_MAX):
+        spans.add("waltz/append", SpanKind.SERVER, 1, [], {"n": 1})
+    assert trace.get_tracer_provider().force_flush()
 """
 SILENT = """
 import sys
@@ -160,6 +187,19 @@ def test_the_token_of_a_file_goes_with_each_batch(
 
 def test_nothing_is_kept_of_spans_that_could_not_be_sent() -> None:
     run(UNSENT, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
+
+
+def test_spans_of_large_batches_wait_in_bounded_memory_while_a_collector_does_not_answer() -> None:
+    with socket.create_server(("127.64.97.1", 0)) as mute:
+        errors = run(BATCHES, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.64.97.1:{mute.getsockname()[1]}").stderr
+    assert errors.count("spans dropped so far") == 1
+
+
+def test_spans_that_were_sent_make_room_for_more(collector: tuple[str, list[tuple[str, bytes]]]) -> None:
+    endpoint, received = collector
+    errors = run(MANY, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint).stderr
+    requests = [ExportTraceServiceRequest.FromString(body) for _, body in received]
+    assert sum(len(each.resource_spans[0].scope_spans[0].spans) for each in requests) == 3 * 8192, errors
 
 
 def test_both_ends_of_a_message_decide_alike_whether_it_is_sampled() -> None:
