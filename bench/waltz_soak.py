@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from bench.cluster import LocalCluster, pid_of, running
@@ -44,6 +45,7 @@ NOTE_SAMPLES = 12  # one line a minute
 WARM_S = 60.0  # of a process, before its memory counts
 WARM_APPENDS = 4 * TAILS_BYTES_MAX // (DATA_BYTES + RECORD_BYTES)  # as well: two servers fill what they keep, twice
 LINE_SAMPLES = 24  # of a process, for a line of its own: two minutes
+FOLLOWS_MAX = 0.99  # of a sample, from the one before: beyond, no number of them tells anything
 DRAINED_S = 300.0
 NEVER = -1
 
@@ -232,18 +234,27 @@ def _shown(*several: Series, unit: str = "MB/h") -> tuple[float, str]:
 
 
 def slope_of(several: Iterable[Series]) -> tuple[float, float]:
-    """Return by how much parallel lines through some series rise in an hour, and the standard error of that."""
-    xx = xy = yy = 0.0
-    free = -1
+    """Return by how much parallel lines through some series rise in an hour, and the standard error of that.
+
+    Memory that is high now is high in five seconds, too: so many samples tell as little as a few that do not follow
+    from each other, and the error is that of as few.
+    """
+    xx = xy = 0.0
+    centred: list[Series] = []
     for one in several:
         x, y = (sum(each[axis] for each in one) / len(one) for axis in (0, 1))
-        xx += sum((at - x) ** 2 for at, _ in one)
-        xy += sum((at - x) * (value - y) for at, value in one)
-        yy += sum((value - y) ** 2 for _, value in one)
-        free += len(one) - 1
+        centred.append([(at - x, value - y) for at, value in one])
+        xx += sum(at * at for at, _ in centred[-1])
+        xy += sum(at * value for at, value in centred[-1])
+    free = sum(len(one) - 1 for one in centred) - 1
     if free < 1 or not xx:
         return math.nan, math.nan
-    return 3600 * xy / xx, 3600 * math.sqrt(max(0.0, yy - xy * xy / xx) / free / xx)
+    slope = xy / xx
+    rests = [[value - slope * at for at, value in one] for one in centred]
+    square = sum(rest * rest for one in rests for rest in one)
+    follows = sum(rest * after for one in rests for rest, after in pairwise(one)) / square if square else 0.0
+    follows = min(max(follows, 0.0), FOLLOWS_MAX)
+    return 3600 * slope, 3600 * math.sqrt(square / free / xx * (1 + follows) / (1 - follows))
 
 
 async def measure(folder: Path, options: Options) -> list[Measure]:
