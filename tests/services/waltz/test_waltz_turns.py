@@ -170,6 +170,21 @@ async def test_a_storage_node_with_a_quick_disk_hands_no_small_append_to_a_threa
         assert threads[-1] == here
 
 
+async def test_an_append_that_begins_a_segment_syncs_it_on_the_thread(
+    tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.get_ident()
+    async with owner_of(tmp_path) as owner:
+        monkeypatch.setattr(storage, "HERE_S", 60.0)
+        kept = await owner.ask(s.Retain(s.Head(1, 0, 0), 0, 8 * 1000, -1))  # segments of a thousand bytes
+        assert isinstance(kept, s.Retained)
+        del threads[:]
+        for _ in range(5):
+            await owner.append(bytes(500))
+        assert [thread == here for thread in threads] == [True, True, False, True, False]
+        assert len(list((tmp_path / "0").glob("*.seg"))) == 3
+
+
 async def test_after_a_slow_sync_the_next_append_waits_for_no_disk_in_the_loop(
     tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

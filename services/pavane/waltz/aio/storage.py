@@ -147,8 +147,18 @@ class StorageServer:
         self._working = bool(taken) and self._disk is not None
         if self._working and self._disk is not None:
             messages = [message for _, message, _ in taken]
-            small = all(isinstance(message, s.Append) for message in messages) and _size(messages) <= HERE_BYTES
+            small = self._disk.idle and self._are_small(messages)
             self._disk.work(partial(self.node.execute, messages), partial(self._answer, taken), small=small)
+
+    def _are_small(self, messages: list[Any]) -> bool:
+        """Whether they take two syncs, and little writing; ask while the disk is idle.
+
+        A new segment takes six more, and one sync of them may be slow where the last ones were quick.
+        """
+        if not all(isinstance(message, s.Append) for message in messages) or _size(messages) > HERE_BYTES:
+            return False
+        found = (self.directory.partition(number) for number in {message.head.partition for message in messages})
+        return not any(files.available and files.is_full for files in found if files is not None)
 
     def _answer(self, taken: "list[tuple[_Connection, Any, int]]", answers: list[Any]) -> None:
         for (connection, message, arrived_ns), answer in zip(taken, answers, strict=True):
@@ -222,6 +232,11 @@ class _Disk:
         self._calls: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="waltz-disk", daemon=True)
         self._thread.start()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the thread has nothing to do."""
+        return not self._open
 
     def call(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Call ``work`` on the thread, then ``done`` with what it returned on the loop."""

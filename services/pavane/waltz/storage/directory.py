@@ -307,6 +307,12 @@ class PartitionFiles:
         """The last record; -1 if there is none."""
         return self._segments[-1].last if self._segments else -1
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next append begins a new segment, which takes some syncs of its own."""
+        last = self._segments[-1]
+        return last.last >= last.first and (last.end > self._segment_bytes or self._is_old(last))
+
     def raise_fence(self, session: int) -> None:
         """Note a promise; it is durable after ``Directory.sync_marks``."""
         if session > self.fence:
@@ -315,10 +321,8 @@ class PartitionFiles:
 
     def append(self, records: Sequence[Record]) -> None:
         """Write records that continue the log; one that does not fit leaves nothing behind."""
-        last = self._segments[-1]
-        if last.last >= last.first and (last.end > self._segment_bytes or self._is_old(last)):
-            last.sync()
-            last.sync_index()
+        if self.is_full:
+            self._segments[-1].finish()
             self._segments.append(self._segment(self.max_txid + 1))
         try:
             self._segments[-1].append(records)
@@ -427,9 +431,8 @@ class PartitionFiles:
 
     def _is_old(self, segment: Segment) -> bool:
         """Whether it has served for its time, or was made at a time that is still to come, which says nothing."""
-        if self._segment_ms < 0:
-            return False
-        return not 0 <= self._clock.ms(segment.created_ms) - segment.created_ms <= self._segment_ms
+        age_ms = self._clock.ms(segment.created_ms) - segment.created_ms
+        return self._segment_ms >= 0 and not 0 <= age_ms <= self._segment_ms
 
     def _segment(self, first: int) -> Segment:
         """Open a segment; the time of a new one is not before that of the last."""
@@ -538,10 +541,8 @@ class PartitionFiles:
         self.fault = ""
 
     def _read(self, txid: int, count: int) -> list[Record]:
-        for segment in reversed(self._segments):
-            if segment.first <= txid:
-                return segment.read(txid, count)
-        return []
+        segment = next((one for one in reversed(self._segments) if one.first <= txid), None)
+        return segment.read(txid, count) if segment is not None else []
 
     def close(self) -> None:
         """Close all files."""

@@ -158,6 +158,11 @@ class Segment:
         if (self.last + 1) // INDEX_SYNC_RECORDS > (self._index_synced + 1) // INDEX_SYNC_RECORDS:
             self.sync_index()
 
+    def finish(self) -> None:
+        """Make records and index durable: another segment follows."""
+        self.sync()
+        self.sync_index()
+
     def sync_index(self) -> None:
         """Make the index durable."""
         self._idx.sync()
