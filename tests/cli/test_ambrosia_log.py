@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pavane.ambrosia.client.engine import INGRESS
+from pavane.ambrosia.client.beside import INGRESS
 from pavane.ambrosia.client.values import pack
 from pavane.ambrosia.wire.messages import OUR_INITIAL_MESSAGE, Call, Return, RpcKind, RpcType, Type, batch, frame
 from pavane.ambrosia.wire.records import LogRecord

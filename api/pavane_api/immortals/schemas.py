@@ -103,6 +103,8 @@ class ImmortalApplication(Document):
     """Answers and results since then for which no flow waited any more."""
     flows_open: int
     """Flows under way."""
+    flows_long: int = 0
+    """Those whose history is longer than half of what it may be: they should begin anew, with `self.restart`."""
     flows: list[OpenFlow]
     """The oldest of them."""
     methods: list[Handler]

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pavane.ambrosia.client.beside import CLOCK, FIRED, INGRESS, RAN
 from pavane.ambrosia.client.definition import Definition
-from pavane.ambrosia.client.engine import CLOCK, FIRED, INGRESS, RAN
 from pavane.ambrosia.client.immortal import definition
 from pavane.ambrosia.client.values import MARKER, unpack
 from pavane.ambrosia.errors import FatalError

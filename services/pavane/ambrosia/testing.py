@@ -51,6 +51,8 @@ class World:
         self.log_trigger_bytes = log_trigger_bytes
         self.failures: list[tuple[str, str, str]] = []
         """Handlers that raised although nobody waited: instance, handler, text."""
+        self.long_flows: list[tuple[str, str, str]] = []
+        """Flows whose history has grown long: instance, flow, text."""
         self.slow_until: dict[str, float] = {}
         """Until when the disk of an instance is slow."""
         self._instances: dict[str, Instance] = {}

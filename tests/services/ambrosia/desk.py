@@ -3,7 +3,7 @@
 from collections import deque
 from typing import Any
 
-from pavane.ambrosia.client.engine import Engine, Failed, Outside, Result
+from pavane.ambrosia.client.engine import Engine, Failed, Long, Outside, Result
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.wire.messages import (
@@ -30,6 +30,7 @@ class Place:
         self.checkpoint_at = 0
         self.failed: list[Failed] = []
         self.results: dict[str, Result] = {}
+        self.long: list[Long] = []
         self.outside: list[Outside] = []
         self.to_logged: dict[str, int] = {}
         self.live()
@@ -67,6 +68,8 @@ class Place:
                 self.failed.append(effect)
             elif isinstance(effect, Result):
                 self.results[effect.token] = effect
+            elif isinstance(effect, Long):
+                self.long.append(effect)
             else:
                 self.outside.append(effect)
 

@@ -49,10 +49,11 @@ async def test_the_tutorial(tmp_path: Path) -> None:
     assert "exit code 9" in said
 
 
-async def test_the_test_without_processes(tmp_path: Path) -> None:
-    (text,) = (text for _, name, text in BLOCK.findall(DOC.read_text(encoding="utf-8")) if name == "try_accounts.py")
-    (tmp_path / "try_accounts.py").write_text(text)
-    code, said = await typed([sys.executable, "try_accounts.py"], tmp_path)
+@pytest.mark.parametrize("program", ["try_accounts.py", "try_meter.py"])
+async def test_the_test_without_processes(program: str, tmp_path: Path) -> None:
+    (text,) = (text for _, name, text in BLOCK.findall(DOC.read_text(encoding="utf-8")) if name == program)
+    (tmp_path / program).write_text(text)
+    code, said = await typed([sys.executable, program], tmp_path)
     assert (code, said) == (0, "")
 
 

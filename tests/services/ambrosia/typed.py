@@ -2,7 +2,7 @@
 
 from typing import assert_type
 
-from pavane.ambrosia import Handle, Immortal, first, gather, method
+from pavane.ambrosia import Handle, Immortal, Retry, first, gather, method
 from tests.services.ambrosia.accounts import Account, Audit
 
 
@@ -16,6 +16,7 @@ class Caller(Immortal):
         assert_type(await gather(self.call(Account.deposit, "bob", 5), self.now()), tuple[int, int])
         assert_type(await first(self.call(Account.deposit, "bob", 5), self.sleep(1)), int | None)
         assert_type(await self.run(len, "abc"), int)
+        assert_type(await self.run(Retry(attempts=3), len, "abc"), int)
         self.fork(Audit.saw, "audit", self.name, 1)
         self.start(Caller.right)
 
@@ -25,6 +26,18 @@ class Caller(Immortal):
         await self.call(Account.deposit, "bob")  # type: ignore[call-overload]
         self.fork(Audit.saw, "audit", 1, 1)  # type: ignore[arg-type]
         self.start(Account.transfer, "bob")  # type: ignore[call-arg]
+        await self.run(Retry(), len, 5)  # type: ignore[call-overload]
+        self.restart(Caller.again, "five")  # type: ignore[arg-type]
+
+    @method
+    async def again(self, left: int) -> int:
+        if left:
+            self.restart(Caller.again, left - 1)
+        return left
+
+    @method
+    async def for_ever(self) -> int:
+        self.restart(Caller.for_ever)  # never returns, so no result is missing
 
 
 async def outside(alice: Handle[Account]) -> None:

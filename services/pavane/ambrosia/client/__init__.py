@@ -18,6 +18,7 @@ from pavane.ambrosia.client.errors import (
     UndeclaredState,
 )
 from pavane.ambrosia.client.immortal import Immortal, first, gather
+from pavane.ambrosia.client.retries import Retry
 from pavane.ambrosia.client.serving import Handle, serve
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "OutsideHandler",
     "Query",
     "RemoteError",
+    "Retry",
     "StateInFlow",
     "UndeclaredState",
     "first",

@@ -52,7 +52,8 @@ class Signature:
                     text = f"{where}: {title}: the default of {parameter.name} does not fit its annotation: {error}"
                     raise DefinitionError(text) from error
             self.parameters.append((parameter.name, codec, parameter.default))
-        self.result = _codec(hints.get("return", Any), f"{where}: {title}: result")
+        self.returns = hints.get("return", Any)
+        self.result = _codec(self.returns, f"{where}: {title}: result")
         self._plain = signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from pavane.ambrosia.client.retries import Retry
+
 CALLED, FAILED, LATE = "called", "failed", "late"
 """What `Engine.counts` counts: calls handled as primary, handlers that ended with an exception, answers for nobody."""
 
@@ -16,6 +18,9 @@ class Outside:
     step: int
     due: int = -1
     detail: Any = None
+    attempt: int = -1
+    """Of a run, and of the timer before its next attempt: how many have failed."""
+    retry: Retry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +39,11 @@ class Failed:
     where: str
     text: str
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Long:
+    """A flow has a long history, which it carries in every checkpoint."""
+
+    where: str
+    text: str

@@ -8,15 +8,16 @@ import sys
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import xxhash
 
+from pavane.ambrosia.client import beside
 from pavane.ambrosia.client import flows as flowing
 from pavane.ambrosia.client.changes import Changes, digests
+from pavane.ambrosia.client.context import Context, sender
 from pavane.ambrosia.client.definition import Method, Query, place
-from pavane.ambrosia.client.effects import CALLED, FAILED, LATE, Failed, Outside, Result
+from pavane.ambrosia.client.effects import CALLED, FAILED, LATE, Failed, Long, Outside, Result
 from pavane.ambrosia.client.errors import (
     DeterminismError,
     FlowMismatch,
@@ -24,35 +25,25 @@ from pavane.ambrosia.client.errors import (
     NotPrimary,
     OutsideHandler,
     RemoteError,
-    StateInFlow,
 )
 from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Origin
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal, create, definition
 from pavane.ambrosia.client.snapshot import ImmortalSnapshot
-from pavane.ambrosia.client.upgrading import put_back, take_over
+from pavane.ambrosia.client.upgrading import put_back, state_of, take_over
 from pavane.ambrosia.client.values import pack, unpack
 from pavane.ambrosia.client.views import FlowTools, view
 from pavane.ambrosia.core import binding as core
 from pavane.ambrosia.tracing import EngineTracing, ended
 from pavane.ambrosia.wire.messages import Call, Return, RpcKind, RpcType
 
-RAN, FIRED, CLOCK, INGRESS = -16, -17, -18, -19
-"""Methods of Impulses to oneself: the result of ``run``, a timer, the clock, a request from outside."""
 KEYS_KEPT = 10_000  # idempotency keys whose results are part of the state
 FLOWS_OPEN_MAX = 10_000  # flows under way: all of them are part of each checkpoint
+RESTARTS_AT_ONCE_MAX = 100  # of a flow that never waits in between: meanwhile nobody else is served
 DIGESTS_KEPT = 250_000  # handled messages since the last checkpoint of which it holds four bytes each: 1 MB
 _NONE = pack(None)
 _NOBODY = Origin()
 _SCALARS = (int, str, bytes, bool, float, type(None))
-
-
-@dataclass(slots=True)
-class _Context:
-    title: str
-    mode: str  # handler, flow, query, hook or upgrade
-    seed: str
-    chance: random.Random | None = None
 
 
 class Engine:
@@ -79,7 +70,7 @@ class Engine:
         self.definition = definition(kind)
         self.binding = core.Binding(name)
         self.app_version = version
-        self.effects: deque[Outside | Result | Failed] = deque()
+        self.effects: deque[Outside | Result | Failed | Long] = deque()
         self.counts: Counter[str] = Counter()
         self.flows: dict[int, Flow] = {}
         self.observer: Callable[[str, int, int], None] | None = None
@@ -91,11 +82,12 @@ class Engine:
         self._shuffle, self._any_code = shuffle, any_code
         self._changes = Changes()
         self.object = create(kind, self)
-        self._context: _Context | None = None
+        self._context: Context | None = None
         self._calls: dict[int, tuple[int, int]] = {}
         self._calls_made = self._flows_made = 0
         self._clock = 0
         self._keys: dict[str, tuple[int, int, bytes]] = {}
+        self._warned: set[str] = set()
         self.begun: deque[tuple[Method[Any, ..., Any], bytes]] = deque()
         self._trace = 0
         self._handled = core.FIRST_SEQ
@@ -181,14 +173,7 @@ class Engine:
 
     def state_bytes(self) -> dict[str, bytes]:
         """Return the attributes of the state as bytes."""
-        found = {}
-        for name, field in self.definition.fields.items():
-            try:
-                found[name] = field.codec.pack(getattr(self.object, name))
-            except (ValueError, TypeError) as error:
-                text = f"{self.kind.__qualname__}.{name} holds what its annotation does not allow: {error}"
-                raise ImmortalError(text.splitlines()[0]) from error
-        return found
+        return state_of(self.object)
 
     def state(self) -> dict[str, Any]:
         """Return the attributes of the state, copied."""
@@ -238,6 +223,7 @@ class Engine:
                 if step.state == OPEN:
                     self.called_out(flow, step, resumed=True)
                     self.outside(flow, index)
+            self._measured(flow)
         self._hook("became_primary", "hook", "primary")
 
     def upgrade(self, version: int, kind: type[Immortal] | None = None) -> None:
@@ -304,7 +290,7 @@ class Engine:
     def guarded(self, title: str, mode: str, seed: str, body: Callable[..., Any], *args: Any) -> Any:
         """Run code of the application."""
         outer = self._context
-        self._context = _Context(title, mode, seed)
+        self._context = Context(title, mode, seed)
         try:
             return self.guard.run(title, body, *args)
         finally:
@@ -376,35 +362,32 @@ class Engine:
     def _internal(self, event: Call, seed: str) -> str:
         try:
             content = unpack(event.arguments)
-            if event.method == INGRESS:
+            if event.method == beside.INGRESS:
                 token, key, number, data = content
                 return self._ingress(str(token), str(key), int(number), bytes(data), seed)
             number, index = int(content[0]), int(content[1])
             rest = content[2:]
         except (ValueError, TypeError, IndexError):
-            self.counts["malformed"] += 1
-            self.effects.append(
-                Failed(f"method {event.method}", "a message that this library did not write was dropped")
-            )
-            return f"method {event.method}"
+            return self._malformed(event)
         flow = self.flows.get(number)
         if flow is None or index >= len(flow.steps) or flow.steps[index].state != OPEN:
             self.counts[LATE] += 1
             return f"method {event.method}"
-        step = flow.steps[index]
-        if event.method == CLOCK:
-            self._clock = max(self._clock, int(rest[0]))
-            if step.kind == "now":
-                flow.settle(step, VALUE, pack(self._clock))
-            elif step.due < 0:
-                step.due = self._clock + round(float(step.method) * 1000)
-                self.outside(flow, index)
-        elif event.method == FIRED:
-            flow.settle(step, VALUE, _NONE)
-        elif event.method == RAN:
-            flow.settle(step, VALUE if rest[0] else ERROR, bytes(rest[1]))
-        self._go_on(flow, seed)
+        try:
+            self._clock, counts = beside.came(flow, index, event.method, rest, self._clock)
+        except (ValueError, TypeError, IndexError):
+            return self._malformed(event)
+        if counts:
+            self.outside(flow, index)
+            self._go_on(flow, seed)
+        else:
+            self.counts[LATE] += 1
         return flow.title
+
+    def _malformed(self, event: Call) -> str:
+        self.counts["malformed"] += 1
+        self.effects.append(Failed(f"method {event.method}", "a message that this library did not write was dropped"))
+        return f"method {event.method}"
 
     def _ingress(self, token: str, key: str, number: int, data: bytes, seed: str) -> str:
         check = xxhash.xxh64_intdigest(number.to_bytes(4, "little") + data)
@@ -438,24 +421,29 @@ class Engine:
             text = f"{FLOWS_OPEN_MAX} flows are open; call again when some of them have ended"
             self._finish(origin, method.title, ERROR, pack({"type": "TooManyFlows", "message": text}))
             return
+        if (flow := self._opened(method, data, origin, cause)) is not None:
+            self._advance(flow)
+            self._drain(seed, flow.span)
+
+    def _opened(self, method: Method[Any, ..., Any], data: bytes, origin: Origin, cause: Any = None) -> Flow | None:
+        """Return a new flow; ``None`` if its arguments do not fit, which whoever waits for it was told."""
         self._flows_made += 1
         flow = Flow(self._flows_made, method.number, data, origin, version=self.app_version)
-        self.flows[flow.number] = flow
         flow.span = self._span(origin, method.title, cause)
         try:
             self._open(flow, method)
         except (ValueError, TypeError) as error:
-            del self.flows[flow.number]
             self._finish(origin, method.title, ERROR, flowing.error_bytes(error), error, flow.span)
-            return
-        self._advance(flow)
-        self._drain(seed, flow.span)
+            return None
+        self.flows[flow.number] = flow
+        return flow
 
     def _open(self, flow: Flow, method: Method[Any, ..., Any]) -> None:
         flow.title = method.title
         flow.seed, flow.generator = f"{self.binding.committer}/{flow.number}", None
         arguments = method.signature.unpack(flow.arguments)
-        flow.coroutine = method.function(view(self.kind, FlowTools(self, flow), flow), *arguments)
+        flow.tools = FlowTools(self, flow)
+        flow.coroutine = method.function(view(self.kind, flow.tools, flow), *arguments)
 
     def _go_on(self, flow: Flow, seed: str) -> None:
         if flow.waiting is not None and flow.waiting.order() >= 0:
@@ -464,13 +452,40 @@ class Engine:
             self._drain(seed, flow.span)
 
     def _advance(self, flow: Flow) -> None:
-        """Run a flow until it waits or ends."""
+        """Run a flow until it waits or ends, also where it begins anew."""
+        for _ in range(RESTARTS_AT_ONCE_MAX):
+            again = self._run(flow)
+            if again is None:
+                return
+            method = self.definition.methods[again.method]
+            self._changes.check(method, self._handled)
+            self._close(flow)
+            if flow.span is not None:
+                ended(flow.span)
+            if (following := self._opened(method, again.arguments, flow.origin)) is None:
+                return
+            flow = following
+        text = f"it began anew RESTARTS_AT_ONCE_MAX ({RESTARTS_AT_ONCE_MAX}) times without waiting: await something"
+        self._close(flow)
+        self._finish(flow.origin, flow.title, ERROR, flowing.error_bytes(ImmortalError(f"{flow.title}: {text}")))
+
+    def _close(self, flow: Flow) -> None:
+        del self.flows[flow.number]
+        if flow.coroutine is not None:
+            flow.coroutine.close()
+
+    def _run(self, flow: Flow) -> flowing.Restarted | None:
+        """Run a flow until it waits or ends; returns how it begins anew, if it does."""
         error: BaseException | None = None
         try:
             waits = self.guarded(flow.title, "flow", f"flow {flow.number}", flowing.drive, flow)
             if waits:
-                return
-            state, value = VALUE, self.definition.methods[flow.method].signature.result.pack(flow.details.pop(-1))
+                self._measured(flow)
+                return None
+            value = flow.details.pop(-1)
+            if isinstance(value, flowing.Restarted):
+                return None if flow.restoring else value
+            state, value = VALUE, self.definition.methods[flow.method].signature.result.pack(value)
         except (RecursionError, MemoryError):
             raise
         except Exception as failure:
@@ -479,11 +494,16 @@ class Engine:
             state, value, error = ERROR, flowing.error_bytes(failure), failure
         flow.waiting = None
         if flow.restoring:
-            return
-        del self.flows[flow.number]
-        if flow.coroutine is not None:
-            flow.coroutine.close()
+            return None
+        self._close(flow)
         self._finish(flow.origin, flow.title, state, value, error, flow.span)
+        return None
+
+    def _measured(self, flow: Flow) -> None:
+        """Warn of a flow with a long history, once for each method in the life of this process."""
+        if self.life is core.Life.PRIMARY and flow.full > flowing.FLOW_HISTORY_WARN and flow.title not in self._warned:
+            self._warned.add(flow.title)
+            self.effects.append(Long(flow.title, f"{flow.length()} of at most {flowing.LIMITS}: {flowing.BEGIN_ANEW}"))
 
     def _answered(self, event: Return, seed: str) -> str:
         number, index = self._calls.pop(event.number, (0, 0))
@@ -506,14 +526,8 @@ class Engine:
     def outside(self, flow: Flow, index: int) -> None:
         """Have a step carried out beside the log, if this process leads."""
         step = flow.steps[index]
-        if self.life is not core.Life.PRIMARY or step.kind not in {"sleep", "now", "run"}:
-            return
-        if step.kind == "run":
-            self.effects.append(Outside("run", flow.number, index, detail=flow.details.get(index)))
-        elif step.kind == "sleep" and step.due >= 0:
-            self.effects.append(Outside("timer", flow.number, index, due=step.due))
-        else:
-            self.effects.append(Outside("clock", flow.number, index))
+        if self.life is core.Life.PRIMARY and step.state == OPEN and step.kind in beside.KINDS:
+            self.effects.append(beside.wanted(flow, index))
 
     def new_call(self, flow: Flow) -> int:
         """Return the number of a call that the last step of ``flow`` makes."""
@@ -523,33 +537,20 @@ class Engine:
 
     # What handlers use (immortal.Tools)
 
-    def _sender(self, what: str, *, sends: bool = True) -> _Context:
-        context = self._context
-        if context is None:
-            raise OutsideHandler(f"{what} outside a handler", remedy="use the handle that `serve` gives")
-        if context.mode == "query":
-            raise StateInFlow(f"{context.title} is a query and uses {what}", remedy="make it a method")
-        if context.mode == "hook":
-            raise OutsideHandler(f"{context.title} uses {what}", remedy="it may send Impulses only: `self.impulse`")
-        if context.mode == "upgrade" and sends:
-            remedy = "it changes the state only; send Impulses in `became_primary`"
-            raise OutsideHandler(f"{context.title} uses {what}", remedy=remedy)
-        return context
-
     def assigned(self, name: str, value: Any) -> None:
         """Note a change of the state for the marks of the replay."""
-        self._sender(f"an assignment to self.{name}", sends=False)
+        sender(self._context, f"an assignment to self.{name}", sends=False)
         if isinstance(value, _SCALARS):
             self._trace = xxhash.xxh64_intdigest(f"{self._trace} {name} {value!r}".encode("utf-8", "surrogatepass"))
 
     def fork(self, method: Method[Any, ..., Any], to: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Send a Fork."""
-        self._sender("self.fork()")
+        sender(self._context, "self.fork()")
         self.binding.fork(to, method.number, method.signature.pack(args, kwargs))
 
     def start(self, method: Method[Any, ..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin a flow after this handler."""
-        self._sender("self.start()")
+        sender(self._context, "self.start()")
         if not method.is_flow:
             raise OutsideHandler(f"self.start({method.title})", remedy="it is a plain method: call it, or fork it")
         self.begun.append((method, method.signature.pack(args, kwargs)))
@@ -562,7 +563,7 @@ class Engine:
 
     def chance(self) -> random.Random:
         """Return the generator of the running handler."""
-        context = self._sender("self.random", sends=False)
+        context = sender(self._context, "self.random", sends=False)
         if context.chance is None:
             context.chance = random.Random(f"{self.binding.committer}/{context.seed}")  # noqa: S311 - repeatable
         return context.chance
@@ -577,12 +578,11 @@ class Engine:
 
     def request(self, token: str, key: str, method: Method[Any, ..., Any], data: bytes) -> None:
         """Log a request from outside; its ``Result`` carries ``token``. Raises ``NotPrimary``."""
-        self.send_impulse(INGRESS, pack([token, key, method.number, data]))
+        self.send_impulse(beside.INGRESS, pack([token, key, method.number, data]))
 
     def done(self, outside: Outside, *content: Any) -> None:
-        """Log what came of something outside: the time in milliseconds, nothing, or (ok, value bytes)."""
-        number = {"clock": CLOCK, "timer": FIRED, "run": RAN}[outside.kind]
-        self.send_impulse(number, pack([outside.flow, outside.step, *content]))
+        """Log what came of something outside: the time in milliseconds, nothing, or what a run gave."""
+        self.send_impulse(*beside.told(outside, *content))
 
     def ask(self, query: Query[Any, ..., Any], arguments: list[Any]) -> Any:
         """Answer a query by the state as it is; raises what the query raises."""
@@ -597,4 +597,4 @@ class Engine:
             self.observer(title, self._handled, mark)
 
 
-__all__ = ["Engine", "Failed", "Outside", "RemoteError", "Result"]
+__all__ = ["Engine", "Failed", "Long", "Outside", "RemoteError", "Result"]

@@ -5,6 +5,7 @@ code runs again from its start and gets the results that it had, without any eff
 """
 
 import builtins
+import contextlib
 import inspect
 import random
 import sys
@@ -20,6 +21,9 @@ from pavane.ambrosia.client.values import pack, unpack
 
 FLOW_HISTORY_MAX = 10_000  # steps of one flow: its history is part of every checkpoint
 FLOW_HISTORY_BYTES_MAX = 1 << 20
+FLOW_HISTORY_WARN = 0.5  # of either limit: half of its life is left to change the flow
+BEGIN_ANEW = "let it begin anew from time to time, with self.restart(…)"
+LIMITS = f"FLOW_HISTORY_MAX ({FLOW_HISTORY_MAX}) and FLOW_HISTORY_BYTES_MAX ({FLOW_HISTORY_BYTES_MAX})"
 OPEN, VALUE, ERROR = 0, 1, 2
 
 
@@ -36,15 +40,27 @@ class Step:
     value: bytes = b""
     order: int = -1
     due: int = -1
-    """Of a timer: when it fires, in milliseconds of the wall clock; -1 = its clock has not been asked yet."""
+    """Of a timer, or of a run's next attempt: when, in milliseconds of the wall clock; -1 = nobody has said yet."""
+    attempts: int = 0
+    """Of a run: how many have failed and were followed by another one."""
 
     def words(self) -> str:
         """Say what it is."""
         return " ".join(each for each in (self.kind, self.target, self.method) if each)
 
     def dump(self) -> list[Any]:
-        """Return it for a checkpoint."""
-        return [getattr(self, name) for name in self.__slots__]
+        """Return it for a checkpoint; without a run that was tried again as versions before retries wrote it."""
+        found = [getattr(self, name) for name in self.__slots__]
+        return found if self.attempts else found[:-1]
+
+
+class Restarted(BaseException):
+    """Ends a run of a flow: the next one begins with ``method``. What handles an ``Exception`` lets it pass."""
+
+    def __init__(self, method: int, arguments: bytes) -> None:
+        super().__init__("this run of a flow has ended, and the next one begins: do not handle BaseException")
+        self.method = method
+        self.arguments = arguments
 
 
 class Origin(NamedTuple):
@@ -198,6 +214,8 @@ class Flow:
     restoring: bool = False
     waiting: Pending | None = None
     coroutine: Coroutine[Any, Any, Any] | None = None
+    tools: Any = None
+    """What its code uses; it does nothing once ``closed``."""
     details: dict[int, Any] = field(default_factory=dict)
     """Of steps that are carried out beside the log, what has to be done; not part of a checkpoint."""
     title: str = ""
@@ -233,14 +251,20 @@ class Flow:
             return step, False
         if self.restoring:
             raise self.mismatch("to wait, or to end", asked.words())
-        if len(self.steps) >= FLOW_HISTORY_MAX or self.size > FLOW_HISTORY_BYTES_MAX:
-            raise ImmortalError(
-                f"{self.title}: flow {self.number} has {len(self.steps)} steps, {self.size} bytes of history; "
-                "begin anew from time to time: end with self.start(…) from a def method"
-            )
+        if kind != "restart" and self.full > 1:
+            raise ImmortalError(f"{self.title}: {self.length()} of at most {LIMITS}: {BEGIN_ANEW}")
         self.steps.append(asked)
         self.cursor += 1
         return asked, True
+
+    @property
+    def full(self) -> float:
+        """How much of what its history may be it is; above 1 nothing new can be asked."""
+        return max((len(self.steps) + 1) / FLOW_HISTORY_MAX, self.size / FLOW_HISTORY_BYTES_MAX)
+
+    def length(self) -> str:
+        """Say how long its history is."""
+        return f"flow {self.number} has {len(self.steps)} steps, {self.size} bytes of history"
 
     def mismatch(self, expected: str, found: str) -> FlowMismatch:
         """Return the error for a flow whose code asks for other things than its history says."""
@@ -257,7 +281,9 @@ class Flow:
         """Let the code run again from its start, against the history."""
         self.cursor, self.restoring, self.waiting = 0, True, None
         if self.coroutine is not None:
-            self.coroutine.close()
+            self.tools.closed = True
+            with contextlib.suppress(Exception):  # of its `finally`, which is not the end of the flow
+                self.coroutine.close()
 
     def dump(self) -> list[Any]:
         """Return it for a checkpoint."""
@@ -306,7 +332,7 @@ class _List(list[Any]):
 
 
 def drive(flow: Flow) -> bool:
-    """Run the code of a flow; says whether it waits. Its result is left in ``details[-1]``."""
+    """Run the code of a flow; says whether it waits. Its result, or ``Restarted``, is left in ``details[-1]``."""
     coroutine = flow.coroutine
     if coroutine is None:
         raise RuntimeError("a flow without code")
@@ -320,6 +346,9 @@ def drive(flow: Flow) -> bool:
             asked = coroutine.throw(error) if error is not None else coroutine.send(value)
         except StopIteration as stop:
             flow.details[-1] = stop.value
+            return False
+        except Restarted as again:
+            flow.details[-1] = again
             return False
         if not isinstance(asked, Pending):
             remedy = (

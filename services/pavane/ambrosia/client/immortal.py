@@ -4,11 +4,12 @@ import contextlib
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pavane.ambrosia.client.definition import Definition, Method
 from pavane.ambrosia.client.errors import DefinitionError, OutsideHandler, UndeclaredState
 from pavane.ambrosia.client.flows import First, Gathered, parts_of
+from pavane.ambrosia.client.retries import Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -120,12 +121,25 @@ class Immortal:
         """Return the wall clock in milliseconds, never less than before. Flows only."""
         raise self._only_flows("now", "take the time as an argument")
 
+    def restart(self, method: Method[Any, P, Coroutine[Any, Any, Any]], *args: P.args, **kwargs: P.kwargs) -> NoReturn:
+        """End this run of the flow and begin anew, with ``method`` and an empty history. Flows only.
+
+        Whoever waits for the flow waits for the last run. The next one has the version that the application has now.
+        """
+        raise self._only_flows("restart", "use `self.start` to begin a flow")
+
+    @overload
+    def run(
+        self, retry: Retry, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[R]: ...
+    @overload
+    def run(self, retry: Retry, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
     @overload
     def run(self, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
     @overload
     def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]: ...
-    def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        """Run any code outside, at least once: HTTP, files, threads. Flows only."""
+    def run(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """Run any code outside, at least once: HTTP, files …; with a ``Retry`` again if it raises. Flows only."""
         raise self._only_flows("run", "use `self.start` to begin a flow that runs it")
 
     def _only_flows(self, tool: str, remedy: str) -> Exception:

@@ -9,7 +9,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from time import monotonic  # the guard replaces the module's
 from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
@@ -18,13 +18,14 @@ import structlog
 from opentelemetry import trace
 
 from pavane import telemetry
+from pavane.ambrosia.client import beside
 from pavane.ambrosia.client import http as web
 from pavane.ambrosia.client.about import about
 from pavane.ambrosia.client.connection import ENVIRONMENT, Address, Child, Streams, connect
 from pavane.ambrosia.client.definition import Definition, Method, Query
-from pavane.ambrosia.client.engine import Engine, Failed, Outside, Result
+from pavane.ambrosia.client.engine import Engine, Failed, Long, Outside, Result
 from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError, NotPrimary
-from pavane.ambrosia.client.flows import ERROR, error_bytes, remote
+from pavane.ambrosia.client.flows import ERROR, remote
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.core.binding import Life
@@ -269,6 +270,8 @@ class EngineRunner:
                     _log.warning(
                         "a handler failed", instance=self.engine.name, handler=where, error=text, exc_info=error
                     )
+                case Long(where, text):
+                    _log.warning("a flow has a long history", instance=self.engine.name, flow=where, text=text)
                 case Outside() as outside:
                     self._do(outside)
 
@@ -305,10 +308,18 @@ class EngineRunner:
                 value = await function(*args, **kwargs)
             else:
                 value = await asyncio.to_thread(function, *args, **kwargs)
-            ok, data = True, member.codec.pack(value)
+            content: Sequence[Any] = (True, member.codec.pack(value))
         except Exception as error:
-            ok, data = False, error_bytes(error)
-        self._done(outside, ok, data)
+            content = beside.failure(outside, error, time.time_ns() // 1_000_000)
+            if beside.again(content):
+                _log.warning(
+                    "an attempt failed, another one follows",
+                    instance=self.engine.name,
+                    function=beside.name_of(function),
+                    attempt=outside.attempt + 1,
+                    error=repr(error),
+                )
+        self._done(outside, *content)
 
     def _done(self, outside: Outside, *content: Any) -> None:
         if not self._ended:

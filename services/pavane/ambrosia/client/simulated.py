@@ -4,15 +4,15 @@ import asyncio
 import inspect
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from pavane.ambrosia import effects as do
-from pavane.ambrosia.client.engine import Engine, Failed, Outside, Result
+from pavane.ambrosia.client.beside import failure
+from pavane.ambrosia.client.engine import Engine, Failed, Long, Outside, Result
 from pavane.ambrosia.client.errors import ImmortalError
-from pavane.ambrosia.client.flows import error_bytes
 from pavane.ambrosia.client.guard import Guard
 from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.core.coordinator import Coordinator, Settings
@@ -35,6 +35,7 @@ class Surroundings(Protocol):
     time: float
     log_trigger_bytes: int
     failures: list[tuple[str, str, str]]
+    long_flows: list[tuple[str, str, str]]
     slow_until: dict[str, float]
 
     def committer(self, name: str) -> int:
@@ -212,6 +213,8 @@ class Process:
                     self.instance.results[result.token] = result
                 case Failed() as failed:
                     self.world.failures.append((self.name, failed.where, failed.text))
+                case Long(where, text):
+                    self.world.long_flows.append((self.name, where, text))
                 case Outside() as outside:
                     self._outside(outside)
         out = self.engine.take()
@@ -232,7 +235,7 @@ class Process:
             wait = max(0.0, (outside.due - world.now_ms()) / 1000)
             self.at((wait, wait + LOCAL_S[1]), lambda: self._done(outside))
         else:
-            self.at(LINK_S, lambda: self._done(outside, *_run(outside)))
+            self.at(LINK_S, lambda: self._done(outside, *_run(outside, world.now_ms())))
 
     def _done(self, outside: Outside, *content: Any) -> None:
         self.engine.done(outside, *content)
@@ -250,7 +253,7 @@ class Process:
             self.at(DIAL_AGAIN_S, partial(self._dial, peer, channel))
 
 
-def _run(outside: Outside) -> tuple[bool, bytes]:
+def _run(outside: Outside, now_ms: int) -> Sequence[Any]:
     function, args, kwargs, member = outside.detail
     try:
         value = function(*args, **kwargs)
@@ -258,7 +261,7 @@ def _run(outside: Outside) -> tuple[bool, bytes]:
             value = asyncio.run(value)
         return True, member.codec.pack(value)
     except Exception as error:
-        return False, error_bytes(error)
+        return failure(outside, error, now_ms)
 
 
 @dataclass

@@ -22,6 +22,18 @@ def kind_of(kinds: Kinds, version: int) -> type[Immortal]:
     return kinds[max((each for each in kinds if each <= version), default=min(kinds))]
 
 
+def state_of(made: Immortal) -> dict[str, bytes]:
+    """Return the attributes of the state as bytes; raises ``ImmortalError`` for what an annotation does not allow."""
+    found = {}
+    for name, field in definition(type(made)).fields.items():
+        try:
+            found[name] = field.codec.pack(getattr(made, name))
+        except (ValueError, TypeError) as error:
+            text = f"{type(made).__qualname__}.{name} holds what its annotation does not allow: {error}"
+            raise ImmortalError(text.splitlines()[0]) from error
+    return found
+
+
 def put_back(made: Immortal, saved: ImmortalSnapshot, shuffle: random.Random | None) -> None:
     """Give an object the state of a checkpoint; raises ``ImmortalError``. ``shuffle`` gives sets a random order."""
     title, fields = type(made).__qualname__, definition(type(made)).fields

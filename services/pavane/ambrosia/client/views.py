@@ -6,17 +6,19 @@ import typing
 from collections import deque
 from collections.abc import Callable
 from types import FunctionType, MethodType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
+from pavane.ambrosia.client.beside import name_of
 from pavane.ambrosia.client.definition import Definition, Method, Query
 from pavane.ambrosia.client.errors import OutsideHandler, StateInFlow
-from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Pending, Step, error_bytes, frozen
+from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Pending, Restarted, Step, error_bytes, frozen
+from pavane.ambrosia.client.retries import Retry
 from pavane.ambrosia.client.values import Codec, pack, unpack
 from pavane.ambrosia.core.binding import Binding
 
 _NONE = pack(None)
 
-_TOOLS = frozenset({"call", "fork", "start", "sleep", "now", "run", "impulse"})
+_TOOLS = frozenset({"call", "fork", "start", "sleep", "now", "run", "impulse", "restart"})
 _OURS = frozenset({"_tools", "_flow"})
 _PLAIN = frozenset({"name", "app_version", "uuid"})
 
@@ -71,6 +73,8 @@ class FlowTools:
     def __init__(self, engine: Host, flow: Flow) -> None:
         self._engine = engine
         self._offered: dict[str, Callable[..., Any]] = {}
+        self.closed = False
+        """The code that uses it is given up: its ``finally`` changes and sends nothing."""
         self.name = engine.name
         self.fields = engine.definition.fields
         self.app_version = flow.version
@@ -149,15 +153,33 @@ class FlowTools:
             self._engine.outside(flow, index)
         return Pending(flow.steps[index], unpack)
 
-    def _flow_run(self, flow: Flow, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Pending:
+    def _flow_run(self, flow: Flow, function: Any, *args: Any, **kwargs: Any) -> Pending:
+        retry = function if isinstance(function, Retry) else None
+        if retry is not None:
+            if not args:
+                raise TypeError("self.run(Retry(…)) without a function: write self.run(Retry(…), function, …)")
+            function, args = args[0], args[1:]
         member = Member(function)
-        step, new = flow.step("run", "", getattr(function, "__qualname__", type(function).__name__), b"")
+        step, new = flow.step("run", "", name_of(function), b"")
         index = flow.cursor - 1
         if step.state == OPEN:
-            flow.details[index] = (function, args, kwargs, member)
+            flow.details[index] = (function, args, kwargs, member, retry)
         if new:
             self._engine.outside(flow, index)
         return Pending(step, member.codec.unpack)
+
+    def _flow_restart(self, flow: Flow, method: Method[Any, ..., Any], *args: Any, **kwargs: Any) -> NoReturn:
+        known = self._engine.definition.methods
+        if not method.is_flow or method.number not in known:
+            raise OutsideHandler(f"self.restart({method.title})", remedy="it begins a flow of the same class")
+        if method.signature.returns != known[flow.method].signature.returns:
+            remedy = f"whoever waits for {flow.title} expects what that returns: give both the same annotation"
+            raise OutsideHandler(f"self.restart({method.title}) gives another result", remedy=remedy)
+        data = method.signature.pack(args, kwargs)
+        step, new = flow.step("restart", "", method.name, data)
+        if new:
+            flow.settle(step, VALUE, _NONE)
+        raise Restarted(method.number, data)
 
 
 @functools.cache
@@ -174,6 +196,8 @@ def view_of(kind: type) -> Any:
         if name[0] == "_" and (name[:2] == "__" or name in _OURS):
             return get(self, name)
         tools: FlowTools = get(self, "_tools")
+        if tools.closed:
+            raise GeneratorExit
         flow: Flow = get(self, "_flow")
         if name in _TOOLS:
             return tools.tool(flow, name)
