@@ -102,6 +102,15 @@ def expected(script: Script) -> tuple[int, list[int]]:
     return total, notes
 
 
+def waits(script: Script) -> list[int]:
+    """Return the delays between attempts that a script costs, in milliseconds."""
+    found = []
+    for kind, number in script:
+        if kind in {"run", "both"}:
+            found += [2000, 5000][: failures(number if kind == "run" else 4 * number + 2)]
+    return found
+
+
 @dataclass
 class Player:
     """Carries out what the flows of a desk want, one thing at a time, in an order of its own."""
@@ -181,6 +190,7 @@ def played(script: Script, seed: int, *, kill_at: int | None = None, checkpoint:
     state = worker.engine.state()
     assert state["taken"] == list(range(1, sent + 1))
     assert sorted(state["notes"]) == sorted(2 * notes)
+    assert sorted(player.delays) == sorted(2 * waits(script))
     assert not worker.engine.flows
     assert not worker.failed
     return player

@@ -465,9 +465,11 @@ class Engine:
             if (following := self._opened(method, again.arguments, flow.origin)) is None:
                 return
             flow = following
-        text = f"it began anew RESTARTS_AT_ONCE_MAX ({RESTARTS_AT_ONCE_MAX}) times without waiting: await something"
+        error = ImmortalError(
+            f"{flow.title} began anew {RESTARTS_AT_ONCE_MAX} times (RESTARTS_AT_ONCE_MAX) without waiting"
+        )
         self._close(flow)
-        self._finish(flow.origin, flow.title, ERROR, flowing.error_bytes(ImmortalError(f"{flow.title}: {text}")))
+        self._finish(flow.origin, flow.title, ERROR, flowing.error_bytes(error), error, flow.span)
 
     def _close(self, flow: Flow) -> None:
         del self.flows[flow.number]
@@ -501,7 +503,7 @@ class Engine:
 
     def _measured(self, flow: Flow) -> None:
         """Warn of a flow with a long history, once for each method in the life of this process."""
-        if self.life is core.Life.PRIMARY and flow.full > flowing.FLOW_HISTORY_WARN and flow.title not in self._warned:
+        if flow.full > flowing.FLOW_HISTORY_WARN and self.life is core.Life.PRIMARY and flow.title not in self._warned:
             self._warned.add(flow.title)
             self.effects.append(Long(flow.title, f"{flow.length()} of at most {flowing.LIMITS}: {flowing.BEGIN_ANEW}"))
 

@@ -280,6 +280,10 @@ class Flow:
     def rewind(self) -> None:
         """Let the code run again from its start, against the history."""
         self.cursor, self.restoring, self.waiting = 0, True, None
+        self.give_up()
+
+    def give_up(self) -> None:
+        """End the code without effect: it runs again, here or in another life."""
         if self.coroutine is not None:
             self.tools.closed = True
             with contextlib.suppress(Exception):  # of its `finally`, which is not the end of the flow

@@ -183,6 +183,8 @@ class Process:
     def crash(self) -> None:
         """End: what was being stored may or may not be there."""
         self.alive = False
+        for flow in self.engine.flows.values():
+            flow.give_up()
         while self.storing and self.world.rng.random() < 0.5:
             self.instance.disk.apply(self.storing.popleft(), self._writing)
 
