@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pavane.ambrosia import Immortal, RemoteError, Retry, first, method
 from pavane.ambrosia.client import beside, flows
 from pavane.ambrosia.client.about import about
-from pavane.ambrosia.client.engine import RESTARTS_AT_ONCE_MAX, Engine
-from pavane.ambrosia.client.flows import Flow, Origin, Step, remote
+from pavane.ambrosia.client.engine import Engine
+from pavane.ambrosia.client.flows import RESTARTS_AT_ONCE_MAX, Flow, Origin, Step, remote
 from pavane.ambrosia.client.retries import RETRY_ATTEMPTS_MAX, RETRY_DELAY_S_MAX
 from pavane.ambrosia.client.values import pack
 from pavane.ambrosia.testing import World, chaos, replay

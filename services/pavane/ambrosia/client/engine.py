@@ -39,7 +39,6 @@ from pavane.ambrosia.wire.messages import Call, Return, RpcKind, RpcType
 
 KEYS_KEPT = 10_000  # idempotency keys whose results are part of the state
 FLOWS_OPEN_MAX = 10_000  # flows under way: all of them are part of each checkpoint
-RESTARTS_AT_ONCE_MAX = 100  # of a flow that never waits in between: meanwhile nobody else is served
 DIGESTS_KEPT = 250_000  # handled messages since the last checkpoint of which it holds four bytes each: 1 MB
 _NONE = pack(None)
 _NOBODY = Origin()
@@ -453,7 +452,7 @@ class Engine:
 
     def _advance(self, flow: Flow) -> None:
         """Run a flow until it waits or ends, also where it begins anew."""
-        for _ in range(RESTARTS_AT_ONCE_MAX):
+        for _ in range(flowing.RESTARTS_AT_ONCE_MAX):
             again = self._run(flow)
             if again is None:
                 return
@@ -465,9 +464,7 @@ class Engine:
             if (following := self._opened(method, again.arguments, flow.origin)) is None:
                 return
             flow = following
-        error = ImmortalError(
-            f"{flow.title} began anew {RESTARTS_AT_ONCE_MAX} times (RESTARTS_AT_ONCE_MAX) without waiting"
-        )
+        error = flow.restless()
         self._close(flow)
         self._finish(flow.origin, flow.title, ERROR, flowing.error_bytes(error), error, flow.span)
 

@@ -22,6 +22,7 @@ from pavane.ambrosia.client.values import pack, unpack
 FLOW_HISTORY_MAX = 10_000  # steps of one flow: its history is part of every checkpoint
 FLOW_HISTORY_BYTES_MAX = 1 << 20
 FLOW_HISTORY_WARN = 0.5  # of either limit: half of its life is left to change the flow
+RESTARTS_AT_ONCE_MAX = 100  # of a flow that never waits in between: meanwhile nobody else is served
 BEGIN_ANEW = "let it begin anew from time to time, with self.restart(…)"
 LIMITS = f"FLOW_HISTORY_MAX ({FLOW_HISTORY_MAX}) and FLOW_HISTORY_BYTES_MAX ({FLOW_HISTORY_BYTES_MAX})"
 OPEN, VALUE, ERROR = 0, 1, 2
@@ -265,6 +266,12 @@ class Flow:
     def length(self) -> str:
         """Say how long its history is."""
         return f"flow {self.number} has {len(self.steps)} steps, {self.size} bytes of history"
+
+    def restless(self) -> ImmortalError:
+        """Return the error for a flow that never waits."""
+        return ImmortalError(
+            f"{self.title} began anew {RESTARTS_AT_ONCE_MAX} times (RESTARTS_AT_ONCE_MAX) without waiting"
+        )
 
     def mismatch(self, expected: str, found: str) -> FlowMismatch:
         """Return the error for a flow whose code asks for other things than its history says."""
