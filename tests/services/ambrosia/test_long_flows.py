@@ -350,7 +350,8 @@ asyncio.run(main())
 
 
 async def test_a_process_tries_again_and_says_so(tmp_path: Path) -> None:
-    code, said = await typed([sys.executable, "-c", PROGRAM], tmp_path)
+    (tmp_path / "real.py").write_text(PROGRAM)
+    code, said = await typed([sys.executable, "real.py"], tmp_path)
     assert code == 0, said
     assert "fetched at last" in said
     assert said.count("an attempt failed, another one follows") == 2, said

@@ -181,7 +181,8 @@ def played(script: Script, seed: int, *, kill_at: int | None = None, checkpoint:
             desk.request("worker", Worker.put, sent)
         if rng.random() < 0.1:
             direct.append(desk.request("worker", Worker.play, script, 0, key="k"))
-        player.play(worker)
+        if worker.outside:  # after a kill nobody wants what an ended flow left behind
+            player.play(worker)
     desk.request("worker", Worker.play, [("take", 0)], 0)
     results = [desk.places["boss"].results[token] for token in asked]
     results += [worker.results[token] for token in direct]
