@@ -342,7 +342,7 @@ def test_a_consumer_for_which_retention_waits_for_an_hour_is_named() -> None:
     began = 1_000_000
     consumers = Consumer("billing", 7, 1, 2, "pod-1", began), Consumer("idle", 3, 1, 2, "pod-2")
     for passed, status in ((3599, False), (3600, True)):
-        look = {1: replace(states(9, 9, 9), consumers=consumers)}
+        look = {1: states(9, 9, 9)._replace(consumers=consumers)}
         found = judged(registry(numbers={3: 1, 4: 1}, partitions=look, looked_ms=began + passed * 1000))
         (condition,) = [one for one in found.conditions if one.type == "ConsumerStuck"]
         assert condition.status is status

@@ -4,7 +4,6 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -211,11 +210,11 @@ def test_who_took_part_in_the_last_session_is_believed() -> None:
 def test_too_few_copies_are_refused_by_name() -> None:
     copies = {node: Copy(7, 10, 12) for node in NODES}
     with pytest.raises(StorageRefused, match=r"first: b \(the disk\), c \(no answer\)"):
-        adopt(1, NODES, {"a": copies["a"], "b": replace(copies["b"], fault="the disk")})
+        adopt(1, NODES, {"a": copies["a"], "b": copies["b"]._replace(fault="the disk")})
     with pytest.raises(StorageRefused, match=r"only a took part in the last store session, 7, .* get b, c running"):
-        adopt(1, NODES, {"a": copies["a"], "b": replace(copies["b"], session=6)})
+        adopt(1, NODES, {"a": copies["a"], "b": copies["b"]._replace(session=6)})
     with pytest.raises(StorageRefused, match="lacks what it decided"):
-        adopt(1, NODES, {node: replace(copy, last=9) for node, copy in copies.items()})
+        adopt(1, NODES, {node: copy._replace(last=9) for node, copy in copies.items()})
     nothing = adopt(1, NODES, {node: Copy(-1, -1, -1) for node in NODES[:2]})
     assert nothing.metadata is None
 

@@ -1,7 +1,6 @@
 """Consumers: their positions stay, retention waits for them, and one that was removed is told so."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,7 +135,7 @@ class Table:
 
     def __init__(self, policy: Policy = retention.KEEP_ALL) -> None:
         self.keeping = Keeping(policy)
-        self.meta = replace(blobs.EMPTY_METADATA, generation=1, session=1)
+        self.meta = blobs.EMPTY_METADATA._replace(generation=1, session=1)
         self.told: list[retention.Fault | None] = []
         self.keeping.begin(self.meta)
 
@@ -199,8 +198,8 @@ def test_names_and_numbers_of_consumers_are_bounded() -> None:
     table.ask(START, "c-more")
     assert table.write() == [None, None]
     size = len(blobs.PARTITION_METADATA.encode(table.meta))
-    longest = replace(table.meta.consumers[0], name="n" * 127, who="w" * 64)
-    most = replace(table.meta, consumers=(longest,) * retention.CONSUMERS_MAX)
+    longest = table.meta.consumers[0]._replace(name="n" * 127, who="w" * 64)
+    most = table.meta._replace(consumers=(longest,) * retention.CONSUMERS_MAX)
     assert size < len(blobs.PARTITION_METADATA.encode(most)) <= 15 * 1024
     for _ in range(retention.CHANGES_MAX + 1):
         table.ask(REMOVE, "c1")
@@ -278,14 +277,14 @@ def test_metadata_without_consumers_have_the_bytes_of_before_and_others_are_told
     consumer = blobs.Consumer("billing", 7, 1, 2, "pod", 3)
     for one in (
         meta,
-        replace(meta, start=5),
-        replace(meta, consumers=(consumer,)),
-        replace(meta, start=5, consumers=(consumer,) * 2),
+        meta._replace(start=5),
+        meta._replace(consumers=(consumer,)),
+        meta._replace(start=5, consumers=(consumer,) * 2),
     ):
         assert blobs.PARTITION_METADATA.decode(blobs.PARTITION_METADATA.encode(one)) == one
     assert blobs.PARTITION_METADATA.encode(meta).hex() == "0100000003000000000000000900000000"
     with pytest.raises(RemoteProtocolError):
-        blobs.PARTITION_METADATA.decode(blobs.PARTITION_METADATA.encode(replace(meta, start=5)) + b"\x82")
+        blobs.PARTITION_METADATA.decode(blobs.PARTITION_METADATA.encode(meta._replace(start=5)) + b"\x82")
 
 
 async def test_an_owner_that_is_replaced_while_a_commit_waits_says_so(

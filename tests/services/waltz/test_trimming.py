@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -195,7 +194,7 @@ async def test_an_owner_that_is_replaced_while_it_trims_says_so(
             if at != path:
                 return await set_(at, data, version)
             meta = blobs.PARTITION_METADATA.decode(data)
-            newer = replace(meta, generation=meta.generation + 1, session=meta.session + 1, start=0)
+            newer = meta._replace(generation=meta.generation + 1, session=meta.session + 1, start=0)
             await set_(path, blobs.PARTITION_METADATA.encode(newer), version)
             raise BadVersion(path)
 
@@ -270,7 +269,7 @@ async def test_metadata_that_were_set_back_do_not_bring_back_what_is_gone(
         path = f"{log.config.root}/store/partition/0"
         known = await log.metadata.get(path)
         assert known is not None
-        older = replace(blobs.PARTITION_METADATA.decode(known.data), start=3)
+        older = blobs.PARTITION_METADATA.decode(known.data)._replace(start=3)
         await log.metadata.set(path, blobs.PARTITION_METADATA.encode(older), known.version)
         await log.start_server()
         await log.settled()
@@ -284,7 +283,7 @@ async def test_storage_nodes_of_the_original_keep_all_and_the_log_opens_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sends, hears = STORAGE_SERVER.sends[0], STORAGE_SERVER.hears[0]
-    monkeypatch.setattr(storage, "STORAGE_SERVER", replace(STORAGE_SERVER, sends={0: sends}, hears={0: hears}))
+    monkeypatch.setattr(storage, "STORAGE_SERVER", STORAGE_SERVER._replace(sends={0: sends}, hears={0: hears}))
     async with running_log(tmp_path) as log:
         client = await filled(log)
         await client.trim(0, FIRST)

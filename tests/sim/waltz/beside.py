@@ -20,7 +20,7 @@ def read_beside(directory: Directory, asked: o.ReadStorage) -> tuple[int, tuple[
     """Return what the admin port of a storage node answers: who has stamped the partition, and records."""
     admin = Admin(directory)
     info = admin.execute(s.AdminSessionInfoRequest(1, PARTITION))
-    records = admin.execute(s.AdminRecordListRequest(2, PARTITION, asked.txid, asked.count))
+    records = admin.execute(s.AdminRecordListRequest(2, PARTITION, asked.txid, asked.limit))
     if isinstance(info, s.AdminSessionInfoResponse) and isinstance(records, s.AdminRecordListResponse):
         return info.session, records.records
     return -1, None

@@ -90,7 +90,7 @@ def test_a_fault_of_consumers_is_found(monkeypatch: pytest.MonkeyPatch, soon: No
     def ahead(self: Keeping, change: Change, consumers: dict[str, Consumer], hwm: int) -> Fault | None:
         request = change.request
         if isinstance(request, m.ConsumerRequest) and request.action is m.ConsumerAction.COMMIT:
-            change = replace(change, request=replace(request, position=min(request.position + 1, hwm + 1)))
+            change = change._replace(request=replace(request, position=min(request.position + 1, hwm + 1)))
         return judged(self, change, consumers, hwm)
 
     match fault:

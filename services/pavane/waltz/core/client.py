@@ -81,13 +81,11 @@ class Done(NamedTuple):
     reqid: ReqId | None
 
 
-@dataclass(frozen=True, slots=True)
-class Refresh:
+class Refresh(NamedTuple):
     """Ask for the view: the owner or its generation may have changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(NamedTuple):
     """Close the link: it is dead, or another connection of this client took its place."""
 
 

@@ -1,7 +1,6 @@
 """What the cores ask their adapter to do, in this order, and what they tell each other."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pavane.waltz.core.connection import Connection
@@ -10,23 +9,20 @@ from pavane.waltz.wire.messages import AddPreferredRequest, RemovePreferredReque
 from pavane.waltz.wire.storage import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(NamedTuple):
     """Keep a connection to a storage node that the assignment does not name any more."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMeta:
+class ReadMeta(NamedTuple):
     """Read a partition's metadata; the answer, with ``attempt``, goes to ``metadata``."""
 
     partition: int
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteMeta:
+class WriteMeta(NamedTuple):
     """Write a partition's metadata if it still has ``version`` (-1: create it); the answer goes to ``written``."""
 
     partition: int
@@ -35,8 +31,7 @@ class WriteMeta:
     meta: PartitionMetadata
 
 
-@dataclass(frozen=True, slots=True)
-class WriteAssignment:
+class WriteAssignment(NamedTuple):
     """Write who owns what if the node still has ``version``; nobody waits for the answer."""
 
     version: int
@@ -57,44 +52,38 @@ class Reply(NamedTuple):
     message: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(NamedTuple):
     """Say by ``set_connection_writable`` when a client's connection has taken what was sent to it."""
 
     connection: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(NamedTuple):
     """``may_read`` says something else of clients' connections now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hangup:
+class Hangup(NamedTuple):
     """Close a client's connection."""
 
     connection: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NextClientId:
+class NextClientId(NamedTuple):
     """Take the next client id from the metadata store; the answer goes to ``client_id``."""
 
     connection: int
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Prefer:
+class Prefer(NamedTuple):
     """Publish that this server prefers other partitions from now on; the answer goes to ``preferred``."""
 
     connection: int
     request: AddPreferredRequest | RemovePreferredRequest
 
 
-@dataclass(frozen=True, slots=True)
-class AskOwner:
+class AskOwner(NamedTuple):
     """Ask the server at ``address`` for the HWM of a partition; the answer goes to ``owner_hwm``."""
 
     partition: int
@@ -102,62 +91,55 @@ class AskOwner:
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadStorage:
+class ReadStorage(NamedTuple):
     """Read by the admin port of ``node`` which session has stamped it, then records; both go to ``records``."""
 
     partition: int
     read: int
     node: str
     txid: int
-    count: int
+    limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadArchive:
-    """Read up to ``count`` records of a partition from its archive; ``answer`` gets ``None`` if that gives none.
+class ReadArchive(NamedTuple):
+    """Read up to ``limit`` records of a partition from its archive; ``answer`` gets ``None`` if that gives none.
 
     ``connection`` is of a client that may ask for many at once.
     """
 
     partition: int
     txid: int
-    count: int
+    limit: int
     answer: Callable[[Sequence[Record] | None], None]
     connection: Connection | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """A store session has recovered the log up to ``hwm``."""
 
     session: int
     hwm: int
 
 
-@dataclass(frozen=True, slots=True)
-class Began:
+class Began(NamedTuple):
     """The log begins with ``start`` from now on: what is below is trimmed."""
 
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """Everything up to ``hwm`` is on a quorum."""
 
     hwm: int
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(NamedTuple):
     """The store session has ended; begin another one."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fenced:
+class Fenced(NamedTuple):
     """The store session has ended because another owner has begun."""
 
     reason: str

@@ -3,8 +3,8 @@
 import re
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.state.archived import Archived
@@ -24,8 +24,7 @@ Fault = tuple[RejectCode, str, int]
 """Why something is refused: the code, words and the number that belongs to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """How much of a partition is kept, in bytes on each node and by age in milliseconds; -1: without that limit.
 
     ``respect``: nothing is dropped that a consumer still needs, whatever the limits say. ``archives``: nothing that is
@@ -76,8 +75,7 @@ class Told:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A trim by hand or another position of a consumer. ``answer`` gets why not, or ``None`` once it is durable."""
 
     request: m.TrimRequest | m.ConsumerRequest
@@ -149,7 +147,7 @@ class Keeping:
         for one in consumers.values():
             waits = self.policy.respect and (one.position < self._wanted if self._agreed else bool(one.held))
             if waits != bool(one.held):
-                consumers[one.name] = replace(one, held=self.ms(now) if waits else 0)
+                consumers[one.name] = one._replace(held=self.ms(now) if waits else 0)
         wanted = min([self._wanted, *self._needed(consumers)])
         self._next = max(self.first, self._ordered, wanted), consumers
         for change, fault in refused:
@@ -197,7 +195,7 @@ class Keeping:
                 return no_consumer(request.reqid.partition, name, known is not None)
             held = known.held if position <= known.position else 0
             position = max(known.position, position)
-            consumers[name] = replace(known, position=position, committed=change.at_ms, who=who, held=held)
+            consumers[name] = known._replace(position=position, committed=change.at_ms, who=who, held=held)
             return None
         if known is not None and action is m.ConsumerAction.START:
             return None

@@ -1,9 +1,8 @@
 """What a client may do by the name in its certificate (docs/specs/waltz.md 2.5). Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pavane.waltz.wire import messages as m
 
@@ -31,8 +30,7 @@ _LETS_GO = (m.ConsumerAction.SET, m.ConsumerAction.REMOVE)
 NOWHERE: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """``identity`` may do this in these partitions; ``None``: in all."""
 
     identity: str

@@ -6,7 +6,6 @@ generator that asks storage nodes one question after the other and waits while i
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -430,7 +429,7 @@ class StoreSession(Joining):
             self._outputs.append(Reach(node))
         self.keeping.begin(found)
         self._began = self.keeping.first
-        self._meta = replace(found, generation=self.generation, session=self.id)
+        self._meta = found._replace(generation=self.generation, session=self.id)
         self._phase = "claiming"
         self._outputs.append(WriteMeta(self.partition, self.attempt, self._version, self._meta))
 

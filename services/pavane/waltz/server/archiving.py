@@ -116,7 +116,7 @@ class Archiver:
                     return None
                 held.unread = ""
                 at = asked.txid - piece.first
-                return _within(records[at : at + asked.count], READ_BYTES)
+                return _within(records[at : at + asked.limit], READ_BYTES)
         return None
 
     def _store(self) -> Archive:

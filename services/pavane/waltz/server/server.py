@@ -6,7 +6,6 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 from pavane.runtime.adapter import CoreAdapter
@@ -182,7 +181,7 @@ class WaltzServer:
                     "blocker": one.blocker,
                     "first": one.first,
                     "untrimmed": one.untrimmed,
-                    "consumers": [asdict(each) for each in one.consumers()],
+                    "consumers": [each._asdict() for each in one.consumers()],
                     "damaged": one.damaged,
                     "archive": state_of(one, self._loop.time()),
                     "joining": one.joining,
@@ -333,7 +332,7 @@ class WaltzServer:
         self.adapter.call(lambda now: self.running.owner_hwm(now, asked.partition, asked.attempt, hwm))
 
     async def _read_storage(self, asked: o.ReadStorage) -> None:
-        found = await self._elsewhere.records(asked.node, asked.partition, asked.txid, asked.count)
+        found = await self._elsewhere.records(asked.node, asked.partition, asked.txid, asked.limit)
         session, records = found or (-1, None)
         self.adapter.call(lambda now: self.running.records(now, asked.partition, asked.read, session, records))
 

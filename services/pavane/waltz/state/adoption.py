@@ -1,7 +1,7 @@
 """What storage nodes hold → metadata for a cluster whose metadata store was lost (docs/specs/waltz.md 13.6). Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pavane.waltz.errors import StorageRefused
 from pavane.waltz.state.recovery import EMPTY, NEVER
@@ -15,8 +15,7 @@ HOLDER = "adopted"  # the consumer for which retention waits, while those that t
 COUNTED_FROM_S = 1_577_836_800  # 2020: counters go on at seconds since then, which two adoptions never share
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """What a storage node says of its copy of a partition; ``fault``: why it is not used.
 
     ``generation`` and ``client`` are the greatest that its last records name, 0 where nobody looked.
@@ -31,8 +30,7 @@ class Copy:
     client: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
+class Adopted(NamedTuple):
     """One partition: who keeps its copy, who is copied anew, and the metadata from which a recovery begins.
 
     ``None`` where the partition was never opened.

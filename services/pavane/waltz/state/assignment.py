@@ -6,6 +6,7 @@ stays where it is as far as fairness allows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pavane.waltz.wire.blobs import Rollout
 
@@ -15,8 +16,7 @@ Assignment = Mapping[int, Sequence[Owned]]
 """Server id → what it owns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A live server: the partitions that it prefers, and the number of its rollout (0: it has none)."""
 
     preferred: tuple[int, ...] = ()

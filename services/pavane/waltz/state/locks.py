@@ -6,7 +6,7 @@ missed, some are seen where there is none. The constants are the original's, so 
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 SLOTS = 30_000
 HASHES = 3
@@ -14,22 +14,19 @@ _MULTIPLIER, _INCREMENT, _SLOT_MASK = 1_103_515_245, 12_345, 0x3FFF_FFFF
 _WORD = 0xFFFF_FFFF
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """An append may go on; ``slots`` are marked until ``commit`` or ``release``."""
 
     slots: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Conflicting:
+class Conflicting(NamedTuple):
     """Transaction ``txid`` may have written under a lock after the client looked."""
 
     txid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """An append in flight holds a slot: ask again when it is resolved."""
 
 

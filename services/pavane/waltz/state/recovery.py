@@ -7,6 +7,7 @@ answer and ``resolve`` whenever one has changed.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from pavane.waltz.wire.blobs import UNRESOLVED
 
@@ -14,16 +15,14 @@ NEVER = -1  # session id of a replica that no session has ever seen
 EMPTY = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """What the metadata say of a replica: its last session, and what the session after it decided."""
 
     session: int
     closing_hwm: int
 
 
-@dataclass(frozen=True, slots=True)
-class Info:
+class Info(NamedTuple):
     """What a storage node says of itself: its durable session, what was decided there, and its last transaction."""
 
     session: int
@@ -32,8 +31,7 @@ class Info:
     max_txid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """How a replica takes part: cut it to ``truncate_to`` unless that is ``None``; with ``stamp`` note the cut at once.
 
     ``lossy``: its disk is older than what it has promised, so it may have acknowledged what it does not hold.
@@ -45,8 +43,7 @@ class Plan:
     stamp: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What a replica holds at this moment of a recovery."""
 
     hwm: int

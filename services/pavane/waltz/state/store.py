@@ -1,8 +1,7 @@
 """What a storage node's core needs of its files: the port that ``pavane.waltz.storage`` implements."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pavane.waltz.wire.storage import CopyState, Record
 
@@ -18,8 +17,7 @@ class Damaged(Exception):
         self.txid = txid
 
 
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
+class SessionInfo(NamedTuple):
     """What the last SET_LOW_WATER_MARK wrote."""
 
     session: int = -1
@@ -27,8 +25,7 @@ class SessionInfo:
     local_lwm: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(NamedTuple):
     """A node has ``first`` to ``last`` in ``size`` bytes, and can do without what is below ``wanted``."""
 
     first: int

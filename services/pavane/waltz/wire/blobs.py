@@ -3,7 +3,7 @@
 ``X.encode(blob)`` and ``X.decode(data)`` with X one of the layouts at the end; decoding raises ``RemoteProtocolError``.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID as Uuid
 
 from pavane.waltz.wire.fields import INT32, INT64, INTS, JAVA_TEXT, UUID, Constant, Layout, Listed
@@ -14,32 +14,28 @@ _VERSION = b"\x01"
 _CONSUMERS = b"\x81"
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterParams:
+class ClusterParams(NamedTuple):
     """Root of the tree: the cluster's name and number of partitions."""
 
     name: str
     partitions: int
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedPartition:
+class AssignedPartition(NamedTuple):
     """A partition that the assignment gives to a server, and its generation."""
 
     partition: int
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPartitions:
+class ServerPartitions(NamedTuple):
     """What a server owns."""
 
     server_id: int
     partitions: tuple[AssignedPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionAssignment:
+class PartitionAssignment(NamedTuple):
     """Who owns what; consistent iff ``cversion`` is that of the node's children."""
 
     cversion: int
@@ -47,8 +43,7 @@ class PartitionAssignment:
     servers: tuple[ServerPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ServerDescriptor:
+class ServerDescriptor(NamedTuple):
     """A live server and the partitions that it prefers."""
 
     server_id: int
@@ -57,46 +52,40 @@ class ServerDescriptor:
     preferred: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StoreParams:
+class StoreParams(NamedTuple):
     """Key of the storage and its number of partitions."""
 
     key: Uuid
     partitions: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAssignment:
+class ReplicaAssignment(NamedTuple):
     """Partitions that a storage node, ``host:port``, holds."""
 
     address: str
     partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAssignments:
+class ReplicaAssignments(NamedTuple):
     """Which storage node holds which partitions."""
 
     replicas: tuple[ReplicaAssignment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeNumber:
+class NodeNumber(NamedTuple):
     """A storage node, ``host:port``, and its group or its admin port."""
 
     address: str
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class NodeNumbers:
+class NodeNumbers(NamedTuple):
     """Which storage node belongs to which group, or has which admin port: two blobs of one shape."""
 
     nodes: tuple[NodeNumber, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaState:
+class ReplicaState(NamedTuple):
     """The last session of a replica and where it ended, or UNRESOLVED."""
 
     partition: int
@@ -105,8 +94,7 @@ class ReplicaState:
     closing_hwm: int
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
+class Consumer(NamedTuple):
     """Ours: somebody who has applied all of a partition before ``position``, and says of itself ``who`` it is.
 
     Times are in milliseconds since 1970, by the clock of the server: ``since`` is when it was given a position by name,
@@ -122,8 +110,7 @@ class Consumer:
     held: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
+class PartitionMetadata(NamedTuple):
     """The current store session of a partition and its replicas; ``start`` is the first transaction that is kept."""
 
     generation: int
@@ -133,8 +120,7 @@ class PartitionMetadata:
     consumers: tuple[Consumer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
+class Rollout(NamedTuple):
     """Ours: the rollout whose servers shall own everything as soon as half of so many are there."""
 
     number: int
@@ -147,8 +133,7 @@ class Rollout:
         return number != self.number and number <= max(self.number, self.left)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerRollout:
+class ServerRollout(NamedTuple):
     """Ours: the rollout that a live server belongs to."""
 
     server_id: int

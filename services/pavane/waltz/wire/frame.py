@@ -6,9 +6,8 @@ server, storage node and admin port need.
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pavane.waltz.wire.fields import Layout, Text
 from pavane.waltz.wire.storage import ADMIN_REQUESTS, ADMIN_RESPONSES, STORAGE_REQUESTS, STORAGE_RESPONSES, Record
@@ -34,16 +33,14 @@ class Magic(IntEnum):
     ADMIN = ord("A")
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(NamedTuple):
     """Versions that the sender speaks, ascending, and who it is."""
 
     versions: tuple[int, ...]
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(NamedTuple):
     """One end of a link: what it says and what it hears in each version."""
 
     magic: Magic

@@ -151,8 +151,7 @@ class CheckStorageRequest(Message):
     """Ask which storage nodes the server can reach."""
 
 
-@dataclass(frozen=True, slots=True)
-class StorageReachable:
+class StorageReachable(NamedTuple):
     """One storage node, ``host:port``."""
 
     address: str
@@ -211,8 +210,7 @@ class HealthRequest(Message):
     """Ask how the server's partitions are."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionHealth:
+class PartitionHealth(NamedTuple):
     """Whether the store session of a partition is usable."""
 
     partition: int
@@ -313,8 +311,7 @@ class ViewRequest(Message):
     flags: int
 
 
-@dataclass(frozen=True, slots=True)
-class ViewServer:
+class ViewServer(NamedTuple):
     """A live server: where it is, how far its pod has come and what it owns."""
 
     server_id: int
@@ -373,8 +370,7 @@ class ConsumerRequest(Message):
     who: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerState:
+class ConsumerState(NamedTuple):
     """A consumer as the owner sees it: ``lag_ms`` is how long there is something that it has not applied.
 
     ``idle_ms`` is how long ago it committed, ``held_ms`` for how long retention waits for it; -1: it does not.

@@ -63,8 +63,7 @@ class AdminMessage:
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordHeader:
+class RecordHeader(NamedTuple):
     """A record without its data."""
 
     txid: int
@@ -93,8 +92,7 @@ class SharedRecords(tuple[Record, ...]):
     encoded: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StackLine:
+class StackLine(NamedTuple):
     """One line of a Java stack trace."""
 
     cls: str | None
@@ -478,8 +476,7 @@ class PartitionStatusRequest(AdminMessage):
     """Ask which partitions are assigned."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
+class PartitionStatus(NamedTuple):
     """An assigned partition and whether it is available."""
 
     partition: int
