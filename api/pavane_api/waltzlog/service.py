@@ -3,7 +3,7 @@
 import asyncio
 
 from pavane.waltz.client import ConsumerInfo, NotFound, PartitionInfo, Rejected, Unavailable, Waltz
-from pavane.waltz.client.directory import PASSING
+from pavane.waltz.core.client import PASSING
 from pavane_api.waltzlog.schemas import LogConsumer, LogConsumers, LogPartitions, Partition, TrimmedPartition
 
 

@@ -24,7 +24,7 @@ from pavane.pods.staged import PodRole
 from pavane.runtime.certificates import client_of
 from pavane.runtime.settings import SettingsError
 from pavane.waltz.client import NoConsumer, Rejected, Trimmed, Unavailable, Waltz, WaltzError
-from pavane.waltz.client.directory import PASSING
+from pavane.waltz.core.client import PASSING
 
 AGAIN_S = 1.0  # until a log that did not answer is asked again
 TRIMMED_AGAIN_S = 30.0  # until views that cannot be built are tried again; only another script or log helps

@@ -15,7 +15,8 @@ from typing import Any
 
 from pavane.runtime.forks import Process
 from pavane.waltz.client.link import Address, Link, Route, parse_address
-from pavane.waltz.errors import Closed, RejectCode, Rejected, Unavailable, rejected
+from pavane.waltz.core.client import PASSING
+from pavane.waltz.errors import Closed, Rejected, Unavailable, rejected
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import ReqId
 from pavane.wire import Stage
@@ -25,16 +26,6 @@ RETRY_SECONDS = 0.1  # between two tries to connect
 VIEW_SECONDS, VIEW_SECONDS_MAX = 0.02, 0.2  # between two views: more from one to the next while nothing changes
 LULL_SECONDS = 1.0  # without a question, after which the next two may follow each other closely again
 IDLE_LINKS_MAX = 4  # readers kept open for one server
-PASSING = frozenset(
-    {
-        RejectCode.PARTITION_NOT_HERE,
-        RejectCode.NOT_MOUNTED,
-        RejectCode.STALE_CONNECTION,
-        RejectCode.WRONG_GENERATION,
-        RejectCode.READ_ONLY,
-        RejectCode.UNAVAILABLE,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)

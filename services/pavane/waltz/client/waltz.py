@@ -12,10 +12,11 @@ from typing import Any, Self
 
 from pavane.waltz.client.appending import Appending
 from pavane.waltz.client.consumer import Consumer, ConsumerInfo
-from pavane.waltz.client.directory import PASSING, Directory, PartitionInfo
+from pavane.waltz.client.directory import Directory, PartitionInfo
 from pavane.waltz.client.link import Link, Route
 from pavane.waltz.client.transaction import Lock, Transaction, Trim
 from pavane.waltz.client.view import View
+from pavane.waltz.core.client import PASSING
 from pavane.waltz.errors import NotFound, RejectCode, Rejected, Trimmed, Unavailable, rejected
 from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import messages as m

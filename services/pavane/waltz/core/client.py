@@ -27,15 +27,15 @@ _LATE = (
 )
 _UNREADABLE = {RejectCode.TRIMMED, RejectCode.NOT_PERMITTED}
 """What became of an append cannot be looked up: it is not kept any more, or not this client's to read."""
-_PASSING = {
+PASSING = {
     RejectCode.PARTITION_NOT_HERE,
     RejectCode.NOT_MOUNTED,
     RejectCode.STALE_CONNECTION,
     RejectCode.WRONG_GENERATION,
     RejectCode.READ_ONLY,
-    RejectCode.NOT_COMMITTED,
     RejectCode.UNAVAILABLE,
 }
+"""Refusals that pass: the owner, or what it may do, is about to be another."""
 
 
 class Mount(Enum):
@@ -200,12 +200,10 @@ class Appender:
 
     def close(self) -> None:
         """End: what was sent has an unknown outcome, the rest was not written."""
-        for pending in (*self._flying.values(), *self._doubtful.values()):
-            self._unknown(pending)
+        self._give_up(self._flying)
+        self._give_up(self._doubtful)
         for pending in self._waiting:
             self._out.append(Done(pending.token, Unavailable("the client was closed before the append was sent"), None))
-        self._flying.clear()
-        self._doubtful.clear()
         self._waiting.clear()
 
     def _next_reqid(self) -> ReqId:
@@ -247,9 +245,7 @@ class Appender:
         base = min(pending.base for pending in self._doubtful.values())
         self._target = hwm
         if hwm - base > SCAN_TRANSACTIONS_MAX:
-            for pending in self._doubtful.values():
-                self._unknown(pending)
-            self._doubtful.clear()
+            self._give_up(self._doubtful)
         if not self._doubtful or hwm <= base:
             self._resolved(now)
             return
@@ -315,7 +311,7 @@ class Appender:
             pending = self._flying.pop(reject.reqid, None)
             if pending is None:
                 return
-            if reject.code not in _PASSING:
+            if reject.code not in PASSING and reject.code is not RejectCode.NOT_COMMITTED:
                 self._refused(pending, reject)
                 return
             self._waiting.append(pending)
@@ -323,7 +319,8 @@ class Appender:
         elif reject.reqid not in {self._asked, self._session}:
             return
         elif self.mount in {Mount.RESOLVING, Mount.MEASURING} and reject.code in _UNREADABLE:
-            self._give_up_doubtful(now)
+            self._give_up(self._doubtful)
+            self._mounted(now)
             return
         self.told = reject.message or reject.code.name
         if reject.code is RejectCode.STALE_CONNECTION:
@@ -348,11 +345,9 @@ class Appender:
         else:
             self._out.append(Done(pending.token, Rejected(reject.code, reject.detail, reject.message), reject.reqid))
 
-    def _give_up_doubtful(self, now: float) -> None:
-        for pending in self._doubtful.values():
-            self._unknown(pending)
-        self._doubtful.clear()
-        self._mounted(now)
+    def _give_up(self, entries: dict[ReqId, Pending]) -> None:
+        while entries:
+            self._unknown(entries.pop(next(iter(entries))))
 
     def _unknown(self, pending: Pending) -> None:
         assert pending.reqid is not None  # noqa: S101 - it was sent
