@@ -2,28 +2,42 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import count
 from typing import Any
 
-from pavane.waltz.core.asking import Asking
-from pavane.waltz.core.replica import Replica, Step, Work, holders
+from pavane.waltz.core.outputs import Output, Send
+from pavane.waltz.core.replica import Asked, Replica, Step, Work, holders
 from pavane.waltz.core.retention import Keeping
 from pavane.waltz.state.recovery import Member
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.blobs import UNRESOLVED
 from pavane.waltz.wire.storage import CopyState, RepairStep
 
+REQUEST_TIMEOUT_S = 5.0
 COPY_RECORDS = 1000
 BRAKE = (
     3.0  # pauses of a rebuild, in times of what a voter took to answer it: it has three quarters of its time for others
 )
 PAUSE_S_MAX = 1.0  # also while a voter is very slow: its rebuild ends some day
 
+Taken = Callable[[tuple[s.Record, ...] | None], None]
 
-class Copying(Asking, ABC):
-    """Asks nodes as ``Work``: generators that yield one question after the other, or ``None`` to wait for a change."""
+
+class Copying(ABC):
+    """Asks nodes about ``partition``, of which those in ``up`` can be reached.
+
+    It does so as ``Work``: generators that yield one question after the other, or ``None`` to wait for a change.
+    """
 
     def __init__(self, partition: int, nodes: Sequence[str], up: Iterable[str], keeping: Keeping) -> None:
-        super().__init__(partition, up)
+        self.partition = partition
+        self.id = -1
+        self.ended = False
+        self._up = set(up)
+        self._seq = count()
+        self._asked: dict[int, Asked] = {}
+        self._outputs: list[Output] = []
+        self._now = 0.0
         self.keeping = keeping
         self.hwm = -1
         self.open = False
@@ -33,6 +47,32 @@ class Copying(Asking, ABC):
         self._pause_due: float | None = None
         self._quorum = len(nodes) // 2 + 1
         self._replicas = {node: Replica(node) for node in nodes}
+
+    def _ask(self, node: str, answer: Callable[[Any], None], kind: Callable[..., Any], *arguments: Any) -> None:
+        if node not in self._up:
+            answer(None)
+            return
+        head = s.Head(self.id, next(self._seq), self.partition)
+        self._asked[head.seq] = Asked(node, self._now + REQUEST_TIMEOUT_S, answer)
+        self._outputs.append(Send(node, kind(head, *arguments)))
+
+    def _read_from(self, sources: list[str], txid: int, limit: int, answer: Taken) -> None:
+        """Read from the first of ``sources`` that has ``txid``; ``None`` if none gives it."""
+        if not sources or limit <= 0 or self.ended:
+            answer(None)
+            return
+
+        def take(response: Any) -> None:
+            if isinstance(response, s.RecordListResponse) and response.records:
+                answer(response.records[:limit])
+            else:
+                self._read_from(sources[1:], txid, limit, answer)
+
+        self._ask(sources[0], take, s.RecordListRequest, txid, min(limit, s.RECORDS_MAX))
+
+    def _flush(self) -> list[Output]:
+        outputs, self._outputs = self._outputs, []
+        return outputs
 
     @abstractmethod
     def _fail(self, replica: Replica, reason: str) -> None:

@@ -5,7 +5,7 @@ appends then wait. A partition that leaves is Closing until what is under way is
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,6 @@ from pavane.waltz.errors import RejectCode
 from pavane.waltz.state import recovery
 from pavane.waltz.state.locks import Conflicting, LockTable, Taken, Waiting
 from pavane.waltz.wire import messages as m
-from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
 
 QUEUE_APPENDS_MAX = 1000  # that wait for a partition; then their connections are not read
@@ -62,7 +61,7 @@ class Partition(Changing):
         number: int,
         generation: int,
         nodes: Sequence[str],
-        up: Iterable[str],
+        up: Set[str],
         out: list[Output],
         *,
         rounds: Rounds,
@@ -305,21 +304,18 @@ class Partition(Changing):
                 self._feed_batches(connection, message)
             case m.FeedCredit():
                 self.feeds.add_credit(connection, message)
+            case _ if not self._ready_or_parked(connection, message):
+                pass
             case m.FlushRequest():
-                if self._ready_or_parked(connection, message):
-                    self._mark(connection, lambda: self._flushed(connection, message.reqid))
+                self._mark(connection, lambda: self._reply(connection, m.FlushResponse(message.reqid, self._hwm)))
             case m.HighWaterMarkRequest():
-                if self._ready_or_parked(connection, message):
-                    self._reply(connection, m.HighWaterMarkResponse(message.reqid, self._hwm))
+                self._reply(connection, m.HighWaterMarkResponse(message.reqid, self._hwm))
             case m.TransactionDataRequest():
-                if self._ready_or_parked(connection, message):
-                    self._data(connection, message)
+                self._data(connection, message)
             case m.TrimRequest():
-                if self._ready_or_parked(connection, message):
-                    self._trim(connection, message, self._hwm)
+                self._trim(connection, message, self._hwm)
             case m.ConsumerRequest():
-                if self._ready_or_parked(connection, message):
-                    self._consumer(connection, message, self._hwm)
+                self._consumer(connection, message, self._hwm)
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone; its appends stay."""
@@ -444,9 +440,6 @@ class Partition(Changing):
             self.read(txid, 1, fetched, connection)
         else:
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, "too many requests wait"))
-
-    def _flushed(self, connection: Connection, reqid: ReqId) -> None:
-        self._reply(connection, m.FlushResponse(reqid, self._hwm))
 
     # -- appends ------------------------------------------------------------------------------------------------
 

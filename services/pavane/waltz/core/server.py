@@ -88,14 +88,10 @@ class ServerCore:
     def handle_timer(self, now: float) -> None:
         """Do what is due."""
         self._rounds.now = now
-        for partition in [*self.owned.values(), *self.leaving]:
-            due = partition.next_due()
+        for one in self._served():
+            due = one.next_due()
             if due is not None and due <= now:
-                partition.tick(now)
-        for reader in self._readers():
-            due = reader.next_due()
-            if due is not None and due <= now:
-                reader.tick(now)
+                one.tick(now)
         self._tidy()
         if any(one.held_until <= now for one in self._held):
             self._held = [one for one in self._held if one.held_until > now]
@@ -113,7 +109,7 @@ class ServerCore:
             self._rounds.next_due(),
             self._absent[0][0] if self._absent else None,
             *[one.held_until for one in self._held],
-            *[one.next_due() for some in (self.owned.values(), self.leaving, self._readers()) for one in some],
+            *[one.next_due() for one in self._served()],
         )
 
     # -- metadata -----------------------------------------------------------------------------------------------
@@ -149,7 +145,7 @@ class ServerCore:
     def metadata(self, now: float, partition: int, attempt: int, meta: PartitionMetadata | None, version: int) -> None:
         """Take the answer to ``ReadMeta``."""
         for one in self._all(partition):
-            one.metadata(now, attempt, meta, version)
+            one.tell(now, lambda session: session.metadata(now, meta, version), attempt)
         if self.readers is not None and (reader := self.readers.get(partition)) is not None:
             reader.metadata(now, attempt, meta)
         self._tidy()
@@ -157,7 +153,7 @@ class ServerCore:
     def written(self, now: float, partition: int, attempt: int, *, done: bool, version: int) -> None:
         """Take the answer to ``WriteMeta``."""
         for one in self._all(partition):
-            one.written(now, attempt, done=done, version=version)
+            one.tell(now, lambda session: session.written(now, done=done, version=version), attempt)
         self._tidy()
 
     def owner_hwm(self, now: float, partition: int, attempt: int, hwm: int | None) -> None:
@@ -266,20 +262,20 @@ class ServerCore:
         """A storage node can be reached."""
         self._up.add(node)
         for partition in [*self.owned.values(), *self.leaving]:
-            partition.node_up(now, node)
+            partition.tell(now, lambda session: session.node_up(now, node))
 
     def storage_down(self, now: float, node: str) -> None:
         """A storage node cannot be reached any more."""
         self._up.discard(node)
         for partition in [*self.owned.values(), *self.leaving]:
-            partition.node_down(now, node)
+            partition.tell(now, lambda session: session.node_down(now, node))
         self._tidy()
 
     def storage_response(self, now: float, node: str, message: Any) -> None:
         """Take an answer of a storage node."""
         self._rounds.now = now
         for partition in self._all(message.head.partition):
-            partition.response(now, node, message)
+            partition.tell(now, lambda session: session.response(now, node, message))
         if self.leaving:
             self._tidy()
 
@@ -385,6 +381,9 @@ class ServerCore:
             self.readers[number] = Reader(number, self._out, lambda: self._owner_address(number))
         return self.readers[number]
 
+    def _served(self) -> list[Partition | Reader]:
+        return [*self.owned.values(), *self.leaving, *self._readers()]
+
     def _readers(self) -> Iterable[Reader]:
         return () if self.readers is None else self.readers.values()
 
@@ -432,8 +431,7 @@ class ServerCore:
                 self._ask_view(connection, message)
                 return
             case m.CheckStorageRequest():
-                nodes = sorted({node for nodes in (self.view.storage if self.view else {}).values() for node in nodes})
-                found = tuple(m.StorageReachable(node, node in self._up) for node in nodes)
+                found = tuple(m.StorageReachable(node, node in self._up) for node in storage_nodes(self.view))
                 answer = m.CheckStorageResponse(message.reqid, found)
             case m.AssignmentRequest():
                 answer = m.AssignmentResponse(message.reqid, tuple(sorted(self.owned)))

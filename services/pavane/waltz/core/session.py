@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from pavane.waltz.core.asking import Taken
+from pavane.waltz.core.copying import Taken
 from pavane.waltz.core.joining import SWITCH_S, Joining
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, Reach, ReadMeta, WriteMeta
 from pavane.waltz.core.replica import Batch, Replica, Work, holders

@@ -1,9 +1,8 @@
 """A partition and its store sessions, one after the other, each with its own recovery (docs/specs/waltz.md 13.1)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence, Set
 from enum import IntEnum
-from typing import Any
 
 from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.joining import PAUSE_S
@@ -11,7 +10,6 @@ from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, 
 from pavane.waltz.core.retention import LOOK_S, Keeping, Policy
 from pavane.waltz.core.session import StoreSession
 from pavane.waltz.state import recovery
-from pavane.waltz.wire.blobs import PartitionMetadata
 from pavane.waltz.wire.storage import Record
 
 BACKOFF_S, BACKOFF_S_MAX = 0.1, 2.0  # between two store sessions; the failed ones are counted
@@ -35,7 +33,7 @@ class Storing(ABC):
         number: int,
         generation: int,
         nodes: Sequence[str],
-        up: Iterable[str],
+        up: Set[str],
         out: list[Output],
         floor: int,
         rules: recovery.Rules,
@@ -55,7 +53,7 @@ class Storing(ABC):
         self.ended_by = ""
         """Why the last store session has ended."""
         self.now = 0.0
-        self._up = set(up)
+        self._up = up
         self._out = out
         self._floor = floor
         self._rules = rules
@@ -106,37 +104,11 @@ class Storing(ABC):
         """The present store session."""
         return self._session
 
-    def metadata(self, now: float, attempt: int, meta: PartitionMetadata | None, version: int) -> None:
-        """Take the answer to ``ReadMeta``."""
+    def tell(self, now: float, what: Callable[[StoreSession], list[Output]], attempt: int | None = None) -> None:
+        """Tell the present store session something; with an ``attempt`` only if it is that one."""
         self.now = now
-        if self._session is not None and self._session.attempt == attempt:
-            self._take(self._session.metadata(now, meta, version))
-
-    def written(self, now: float, attempt: int, *, done: bool, version: int) -> None:
-        """Take the answer to ``WriteMeta``."""
-        self.now = now
-        if self._session is not None and self._session.attempt == attempt:
-            self._take(self._session.written(now, done=done, version=version))
-
-    def node_up(self, now: float, node: str) -> None:
-        """A storage node can be reached."""
-        self.now = now
-        self._up.add(node)
-        if self._session is not None:
-            self._take(self._session.node_up(now, node))
-
-    def node_down(self, now: float, node: str) -> None:
-        """A storage node cannot be reached any more."""
-        self.now = now
-        self._up.discard(node)
-        if self._session is not None:
-            self._take(self._session.node_down(now, node))
-
-    def response(self, now: float, node: str, message: Any) -> None:
-        """Take an answer of a storage node."""
-        self.now = now
-        if self._session is not None:
-            self._take(self._session.response(now, node, message))
+        if self._session is not None and attempt in (None, self._session.attempt):
+            self._take(what(self._session))
 
     def set_nodes(self, now: float, nodes: Sequence[str]) -> None:
         """Other replicas are to count: an open session fills them first."""
