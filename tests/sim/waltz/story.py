@@ -13,6 +13,7 @@ from pavane.waltz.wire import blobs
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
 from tests.services.memory_disk import MemoryDisk
+from tests.sim.waltz.product import Unfenced
 from tests.sim.waltz.world import KEY, NODES, PARTITION
 
 
@@ -20,7 +21,7 @@ class Story:
     """Three storage nodes and the metadata of one partition."""
 
     def __init__(self, *, fences: bool = True) -> None:
-        self._fences = fences
+        self._node = Node if fences else Unfenced
         self.disks = {name: MemoryDisk() for name in NODES}
         self.nodes: dict[str, Node] = {}
         self.directories: dict[str, Directory] = {}
@@ -36,7 +37,7 @@ class Story:
         directory = Directory(self.disks[name].folder(), KEY, 1)
         directory.assign([PARTITION])
         self.directories[name] = directory
-        self.nodes[name] = Node(directory, disk_reserve_bytes=0, fences=self._fences)
+        self.nodes[name] = self._node(directory, disk_reserve_bytes=0)
 
     def wipe(self, name: str) -> None:
         """Give a node an empty disk."""

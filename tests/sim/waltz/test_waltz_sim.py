@@ -10,13 +10,13 @@ from pavane.waltz.core.outputs import Output
 from pavane.waltz.core.partition import Partition
 from pavane.waltz.core.retention import Change, Fault, Keeping, Policy
 from pavane.waltz.core.session import StoreSession
-from pavane.waltz.state.recovery import Rules
+from pavane.waltz.state import recovery
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.blobs import Consumer
 from tests.sim.kit.seeds import BrokenError, played, replayable
 from tests.sim.waltz.beside import Beside, Peruser
 from tests.sim.waltz.faults import Faults
-from tests.sim.waltz.product import SEGMENT_BYTES_TRIMMED, Product
+from tests.sim.waltz.product import SEGMENT_BYTES_TRIMMED, Product, Unmarked
 from tests.sim.waltz.trimming import Asker, Consumers, Trimmer
 from tests.sim.waltz.world import World
 
@@ -104,11 +104,14 @@ def test_a_fault_of_consumers_is_found(monkeypatch: pytest.MonkeyPatch, soon: No
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "product", [Product(rules=Rules(lossy=False)), Product(marks=False)], ids=["without lossy", "without the mark"]
-)
-def test_without_a_rule_something_is_lost(product: Product) -> None:
-    assert any(is_broken(seed, product) for seed in range(500))
+def test_without_the_mark_something_is_lost() -> None:
+    assert any(is_broken(seed, Product(directory=Unmarked)) for seed in range(500))
+
+
+@pytest.mark.long
+def test_where_disks_that_were_set_back_count_as_others_something_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_lost", lambda *_: 0)
+    assert any(is_broken(seed) for seed in range(500))
 
 
 @pytest.mark.long

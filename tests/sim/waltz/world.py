@@ -68,9 +68,9 @@ class SimNode:
         if self.node is None:
             product = self.world.product
             size = product.segment_bytes
-            self.directory = Directory(self.disk.folder(), KEY, 1, segment_bytes=size, marks=product.marks)
+            self.directory = product.directory(self.disk.folder(), KEY, 1, segment_bytes=size)
             self.directory.assign([PARTITION])
-            self.node = Node(self.directory, disk_reserve_bytes=0, fences=product.fences)
+            self.node = Node(self.directory, disk_reserve_bytes=0)
             self._life += 1
             self._found_damaged = self.directory.found_damaged
             self._sync_marks(self._life)
@@ -157,7 +157,7 @@ class SimServer:
         if self.core is None:
             self._life += 1
             product = self.world.product
-            self.core = ServerCore(self.number, "sim", 1, rules=product.rules, policy=product.policy)
+            self.core = ServerCore(self.number, "sim", 1, policy=product.policy)
             self._dial(self._life)
             self._renew(self._life)
 

@@ -34,12 +34,11 @@ class _Refused(Exception):
 
 
 class Node:
-    """Storage of one cluster. ``fences`` is switched off by simulations that show what the durable fence is for."""
+    """Storage of one cluster."""
 
-    def __init__(self, store: NodeStore, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES, fences: bool = True) -> None:
+    def __init__(self, store: NodeStore, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES) -> None:
         self._store = store
         self._reserve = disk_reserve_bytes
-        self._durable_fences = fences
         self._newest: dict[int, int] = {}
         self._rebuilt_by: dict[int, int] = {}
         """Sessions that may use a copy of a partition that is being rebuilt."""
@@ -76,8 +75,6 @@ class Node:
 
     def _keep_fences(self, messages: Sequence[Request]) -> None:
         """A promise is durable before it is acted on: a restart must not let an older session in again."""
-        if not self._durable_fences:
-            return
         raised = False
         for number in {message.head.partition for message in messages}:
             files = self._store.partition(number)

@@ -18,7 +18,6 @@ from pavane.waltz.core.rounds import Rounds, earliest
 from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from pavane.waltz.core.storing import PartitionStage
 from pavane.waltz.errors import RejectCode
-from pavane.waltz.state import recovery
 from pavane.waltz.state.locks import Conflicting, LockTable, Taken, Waiting
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.storage import Record
@@ -66,11 +65,10 @@ class Partition(Changing):
         *,
         rounds: Rounds,
         floor: int = -1,
-        rules: recovery.Rules = recovery.RULES,
         policy: Policy = KEEP_ALL,
         epoch: float = 0.0,
     ) -> None:
-        super().__init__(number, generation, nodes, up, out, floor, rules, policy=policy, epoch=epoch)
+        super().__init__(number, generation, nodes, up, out, floor, policy=policy, epoch=epoch)
         self._rounds = rounds
         self.clients: dict[int, Registration] = {}
         self._close_due: float | None = None

@@ -18,7 +18,6 @@ from pavane.waltz.core.rights import Right, Rights
 from pavane.waltz.core.rounds import Rounds, earliest
 from pavane.waltz.core.storing import PartitionStage
 from pavane.waltz.errors import RejectCode
-from pavane.waltz.state.recovery import RULES, Rules
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.blobs import AssignedPartition, PartitionMetadata
 from pavane.waltz.wire.fields import ReqId
@@ -40,7 +39,6 @@ class ServerCore:
         cluster: str,
         partitions: int,
         *,
-        rules: Rules = RULES,
         policy: Policy = KEEP_ALL,
         epoch: float = 0.0,
         rights: Rights | None = None,
@@ -58,7 +56,6 @@ class ServerCore:
         self.writable = False
         """Whether the server holds its lease and was told to write."""
         self._partitions = partitions
-        self._rules = rules
         self._policy = policy
         self._epoch = epoch
         self._rights = rights or Rights()
@@ -208,7 +205,6 @@ class ServerCore:
                     self._out,
                     rounds=self._rounds,
                     floor=floor,
-                    rules=self._rules,
                     policy=self._policy,
                     epoch=self._epoch,
                 )

@@ -46,7 +46,6 @@ class StoreSession(Joining):
         attempt: int = 0,
         floor: int = -1,
         shunned: Iterable[str] = (),
-        rules: recovery.Rules = recovery.RULES,
         keeping: Keeping | None = None,
         joined: Iterable[str] = (),
         switching: bool = False,
@@ -58,7 +57,6 @@ class StoreSession(Joining):
         self.lwm = -1
         self._began = 0
         self.blocker = ""
-        self._rules = rules
         self._floor = floor
         self._shunned = set(shunned)
         self._ready: deque[tuple[Replica, Any]] = deque()
@@ -436,7 +434,7 @@ class StoreSession(Joining):
     def _resolve(self) -> None:
         if self._resolved is not None:
             return
-        verdict = recovery.resolve(self._members, self._reports(), self._rules)
+        verdict = recovery.resolve(self._members, self._reports())
         if isinstance(verdict, Verdict):
             missing = sorted(set(self._members) - set(self._reports()))
             named = [f"{node} ({self.damaged[node]})" if node in self.damaged else node for node in missing]

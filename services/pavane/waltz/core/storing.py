@@ -9,7 +9,6 @@ from pavane.waltz.core.joining import PAUSE_S
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadArchive, Recovered
 from pavane.waltz.core.retention import LOOK_S, Keeping, Policy
 from pavane.waltz.core.session import StoreSession
-from pavane.waltz.state import recovery
 from pavane.waltz.wire.storage import Record
 
 BACKOFF_S, BACKOFF_S_MAX = 0.1, 2.0  # between two store sessions; the failed ones are counted
@@ -36,7 +35,6 @@ class Storing(ABC):
         up: Set[str],
         out: list[Output],
         floor: int,
-        rules: recovery.Rules,
         *,
         policy: Policy,
         epoch: float,
@@ -56,7 +54,6 @@ class Storing(ABC):
         self._up = up
         self._out = out
         self._floor = floor
-        self._rules = rules
         self._session: StoreSession | None = None
         self._attempts = 0
         self._session_began = 0.0
@@ -192,7 +189,6 @@ class Storing(ABC):
             attempt=self._attempts,
             floor=self._floor if self.hwm is None else self.hwm,
             shunned=shunned,
-            rules=self._rules,
             keeping=self.keeping,
             joined=self._joined,
             switching=self._switching,

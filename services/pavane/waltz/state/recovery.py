@@ -5,7 +5,6 @@ answer and ``resolve`` whenever one has changed.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -58,16 +57,6 @@ class Verdict(Enum):
     NO_VOTER = "no replica of the last session may vote"
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What simulations switch off to see that it is needed."""
-
-    lossy: bool = True
-
-
-RULES = Rules()
-
-
 def classify(members: Mapping[str, Member], node: str, info: Info) -> Plan:
     """Return how the replica on ``node`` takes part in the recovery of a partition with these ``members``."""
     member = members.get(node)
@@ -82,7 +71,7 @@ def classify(members: Mapping[str, Member], node: str, info: Info) -> Plan:
     return Plan(voting=info.max_txid >= info.lwm)
 
 
-def resolve(members: Iterable[str], reports: Mapping[str, Report], rules: Rules = RULES) -> int | Verdict:
+def resolve(members: Iterable[str], reports: Mapping[str, Report]) -> int | Verdict:
     """Return the last transaction that is in the log, or why that cannot be said yet.
 
     ``members`` are the replicas of the last session; only their reports count.
@@ -97,9 +86,6 @@ def resolve(members: Iterable[str], reports: Mapping[str, Report], rules: Rules 
     if not voting:
         return Verdict.NO_VOTER
 
-    def lossy(txid: int) -> int:
-        return sum(report.lossy and report.hwm < txid for report in counted) if rules.lossy else 0
-
     def supports(txid: int) -> int:
         return sum(report.hwm >= txid for report in counted)
 
@@ -108,10 +94,15 @@ def resolve(members: Iterable[str], reports: Mapping[str, Report], rules: Rules 
             break
         if supports(txid) >= quorum:
             after = txid + 1
-            return txid if supports(after) + absent + lossy(after) < quorum else Verdict.BLOCKED
-        if supports(txid) + absent + lossy(txid) >= quorum:
+            return txid if supports(after) + absent + _lost(counted, after) < quorum else Verdict.BLOCKED
+        if supports(txid) + absent + _lost(counted, txid) >= quorum:
             return Verdict.BLOCKED
     return Verdict.BLOCKED
+
+
+def _lost(reports: Iterable[Report], txid: int) -> int:
+    """Return how many may have acknowledged ``txid`` and do not hold it any more."""
+    return sum(report.lossy and report.hwm < txid for report in reports)
 
 
 def usher(reports: Mapping[str, Report]) -> str | None:

@@ -37,7 +37,7 @@ class Directory:
     """All partitions of a storage node in ``folder``, for the cluster with ``key``; made if it is empty.
 
     It has ``partitions`` at least: a cluster may have got more since, which ``grow`` makes. Raises ``ForeignDirectory``
-    and ``OSError``. ``marks`` is switched off by simulations that show what it is for.
+    and ``OSError``.
     """
 
     def __init__(
@@ -47,14 +47,12 @@ class Directory:
         partitions: int,
         *,
         segment_bytes: int = SEGMENT_BYTES,
-        marks: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or Clock()
         self._folder = folder
         self._key = key
         self._segment_bytes = segment_bytes
-        self._marks_count = marks
         self.partitions = partitions
         """How many there are; those of an existing folder, as long as nobody lets it grow."""
         self._begun: int | None = None  # the first of those that growth has made and not assigned yet
@@ -180,7 +178,7 @@ class Directory:
             number,
             self._key,
             control=(control, values),
-            marks=(self, mark, marked and self._marks_count),
+            marks=(self, mark, marked),
             segment_bytes=self._segment_bytes,
             clock=self._clock,
         )
