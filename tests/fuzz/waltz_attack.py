@@ -138,9 +138,9 @@ class _Owner:
                 for answer in self._node.execute([output.message]):
                     self.core.storage_response(self.now, "n0", answer)
             case o.Prefer():
-                self.core.preferred(output.connection, output.request, done=True)
+                output.answer(True)
             case o.NextClientId():
-                self.core.client_id(output.connection, output.seq, 7)
+                output.answer(7)
             case o.Reply() if output.connection in channels:
                 channels[output.connection].encode(output.message)
             case o.Hangup():

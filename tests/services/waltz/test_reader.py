@@ -18,10 +18,15 @@ def reading(version: int = 5) -> tuple[Reader, list[o.Output], Connection]:
     out: list[o.Output] = []
     found, connection = Reader(0, out, lambda: "owner:1"), Connection(1, version)
     found.message(0.0, connection, m.HighWaterMarkRequest(ReqId(1, 0, 0, 0)))
-    found.owner_hwm(0.0, 1, HWM)
+    owner_says(out, 0.0)
     found.metadata(0.0, -1, PartitionMetadata(1, 3, (ReplicaState(0, "node:1", 3, UNRESOLVED),)))
     out.clear()
     return found, out, connection
+
+
+def owner_says(out: list[o.Output], now: float) -> None:
+    [asked] = [each for each in out if isinstance(each, o.AskOwner)]
+    asked.answer(now, HWM)
 
 
 def ask(of: Reader, connection: Connection, number: int) -> None:
@@ -49,7 +54,7 @@ def test_one_connection_has_so_many_reads_under_way_and_no_more(monkeypatch: pyt
     assert sum(isinstance(each, o.ReadStorage) for each in out) == 2
     assert answers(out) == ["too many requests wait"]
     [first, *_] = [each for each in out if isinstance(each, o.ReadStorage)]
-    found.records(0.0, first.read, 3, None)
+    first.answer(0.0, 3, None)
     out.clear()
     ask(found, connection, 3)
     assert [type(each) for each in out] == [o.ReadStorage]
@@ -60,12 +65,12 @@ def test_what_was_trimmed_since_the_metadata_were_read_is_said_to_be() -> None:
     found, out, connection = reading()
     ask(found, connection, 2)
     [read] = [each for each in out if isinstance(each, o.ReadStorage)]
-    found.records(0.0, read.read, 3, None)
+    read.answer(0.0, 3, None)
     assert answers(out) == ["the storage nodes cannot be read"]
     due = found.next_due()
     assert due is not None
     found.tick(due)
-    found.owner_hwm(due, 2, HWM)
+    owner_says(out, due)
     found.metadata(due, -2, PartitionMetadata(1, 3, (ReplicaState(0, "node:1", 3, UNRESOLVED),), 5))
     out.clear()
     ask(found, connection, 2)

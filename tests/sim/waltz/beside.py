@@ -52,7 +52,7 @@ class Beside(SimServer):
             session, found = read_beside(node.directory, asked)
 
         def answer() -> None:
-            self.call(lambda now, core: core.records(now, PARTITION, asked.read, session, found))
+            self.call(lambda now, _: asked.answer(now, session, found))
 
         self._later(self.world.delay(), answer)
 
@@ -96,7 +96,7 @@ class _Question:
 
     @staticmethod
     def _told(asked: o.AskOwner, hwm: int | None) -> Any:
-        return lambda now, core: core.owner_hwm(now, PARTITION, asked.attempt, hwm)
+        return lambda now, _: asked.answer(now, hwm)
 
 
 class Peruser:

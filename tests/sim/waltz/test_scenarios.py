@@ -173,7 +173,7 @@ def read_by(
         output = out.pop(0)
         match output:
             case o.AskOwner():
-                reader.owner_hwm(0.0, output.attempt, hwm)
+                output.answer(0.0, hwm)
             case o.ReadMeta():
                 reader.metadata(0.0, output.attempt, story.meta)
             case o.ReadStorage():
@@ -181,7 +181,7 @@ def read_by(
                 session, found = read_beside(story.directories[output.node], output)
                 if not stamps:
                     session = 1 << 40
-                reader.records(0.0, output.read, session, found if output.node in order else None)
+                output.answer(0.0, session, found if output.node in order else None)
             case o.Reply():
                 assert isinstance(output.message, m.TransactionDataResponse)
                 return output.message.result, asked

@@ -24,6 +24,8 @@ class Connection:
     fed: int = 0
     """Bytes that its feeds have sent since it was last asked whether it has taken them."""
     parked: int = 0
+    ids_asked: int = 0
+    """Client ids that it has asked for and did not get yet."""
     blind: set[int] = field(default_factory=set)
     """Partitions that it may not read: a mount there sends nothing of them."""
     gone: bool = False

@@ -70,35 +70,37 @@ class Hangup(NamedTuple):
 
 
 class NextClientId(NamedTuple):
-    """Take the next client id from the metadata store; the answer goes to ``client_id``."""
+    """Take the next client id from the metadata store; ``answer`` gets -1 if that does not answer."""
 
-    connection: int
-    seq: int
+    answer: Callable[[int], None]
 
 
 class Prefer(NamedTuple):
-    """Publish that this server prefers other partitions from now on; the answer goes to ``preferred``."""
+    """Publish that this server prefers other partitions from now on; ``answer`` gets whether it did."""
 
-    connection: int
     request: AddPreferredRequest | RemovePreferredRequest
+    answer: Callable[[bool], None]
 
 
 class AskOwner(NamedTuple):
-    """Ask the server at ``address`` for the HWM of a partition; the answer goes to ``owner_hwm``."""
+    """Ask the server at ``address`` for the HWM of a partition; ``answer`` gets ``None`` if that gives none."""
 
     partition: int
-    attempt: int
     address: str
+    answer: Callable[[float, int | None], None]
 
 
 class ReadStorage(NamedTuple):
-    """Read by the admin port of ``node`` which session has stamped it, then records; both go to ``records``."""
+    """Read by the admin port of ``node`` which session has stamped it, then records; ``answer`` gets both.
+
+    It gets ``None`` in place of records if the node could not serve them.
+    """
 
     partition: int
-    read: int
     node: str
     txid: int
     limit: int
+    answer: Callable[[float, int, Sequence[Record] | None], None]
 
 
 class ReadArchive(NamedTuple):

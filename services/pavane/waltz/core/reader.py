@@ -8,6 +8,7 @@ carries a session id, so nobody is fenced.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pavane.waltz.core.connection import PARKED_MAX, Connection, kind_of
@@ -24,7 +25,7 @@ POLL_S = 0.2  # between two questions to the owner while a feed goes on or a req
 WAIT_S = 10.0  # how long a request waits for an owner that does not answer
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Read:
     """Records that were asked of a storage node, and which nodes are asked next."""
 
@@ -50,8 +51,7 @@ class Reader:
         self._told = -1
         self._session = -1
         self._nodes: list[str] = []
-        self._reads: dict[int, _Read] = {}
-        self._reads_begun = 0
+        self._reads: list[_Read] = []
         self._parked: deque[tuple[float, Connection, Any]] = deque()
         self._due: float | None = None
         self._now = 0.0
@@ -82,8 +82,7 @@ class Reader:
             case _:
                 self._reject(connection, message, RejectCode.UNAVAILABLE, "too many requests wait")
 
-    def owner_hwm(self, now: float, attempt: int, hwm: int | None) -> None:
-        """Take the answer to ``AskOwner``; ``None``: there was none."""
+    def _owner_hwm(self, attempt: int, now: float, hwm: int | None) -> None:
         self._now = now
         if attempt == self._attempt and self._asking:
             if hwm is None:
@@ -106,19 +105,16 @@ class Reader:
             self._feeds.begin_with(max(self._feeds.first, meta.start if meta is not None else 0))
         self._refreshed()
 
-    def records(self, now: float, read: int, session: int, records: Sequence[Record] | None) -> None:
-        """Take the answer to ``ReadStorage``; ``None``: the node could not serve them.
-
-        A disk that was set back holds what an earlier ``session`` has left, which may not be the log.
-        """
+    def _records(self, read: _Read, now: float, session: int, records: Sequence[Record] | None) -> None:
+        """A disk that was set back holds what an earlier ``session`` has left, which may not be the log."""
         self._now = now
-        asked = self._reads.pop(read, None)
-        if asked is None:
+        if read not in self._reads:
             return
-        if records and session >= asked.session and records[0].txid == asked.txid:
-            asked.answer(records[: asked.limit])
+        self._reads.remove(read)
+        if records and session >= read.session and records[0].txid == read.txid:
+            read.answer(records[: read.limit])
         else:
-            self._ask_next(asked)
+            self._ask_next(read)
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone."""
@@ -138,8 +134,8 @@ class Reader:
             _, connection, message = self._parked.popleft()
             connection.parked -= 1
             self._reject(connection, message, RejectCode.PARTITION_NOT_HERE, text)
-        reads, self._reads = self._reads, {}
-        for read in reads.values():
+        reads, self._reads = self._reads, []
+        for read in reads:
             read.answer(None)
 
     def next_due(self) -> float | None:
@@ -164,7 +160,7 @@ class Reader:
             self._attempt += 1
             self._asking = True
             if owner := self._owner():
-                self._out.append(AskOwner(self._number, self._attempt, owner))
+                self._out.append(AskOwner(self._number, owner, partial(self._owner_hwm, self._attempt)))
             else:
                 self._refreshed()
 
@@ -228,9 +224,9 @@ class Reader:
         if not read.nodes:
             read.answer(None)
             return
-        self._reads_begun += 1
-        self._reads[self._reads_begun] = read
-        self._out.append(ReadStorage(self._number, self._reads_begun, read.nodes.pop(0), read.txid, read.limit))
+        self._reads.append(read)
+        answer = partial(self._records, read)
+        self._out.append(ReadStorage(self._number, read.nodes.pop(0), read.txid, read.limit, answer))
 
     # -- answers ------------------------------------------------------------------------------------------------
 

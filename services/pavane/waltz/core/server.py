@@ -5,6 +5,7 @@ Inputs are methods, ``outputs`` hands over what is to be done; ``handle_timer`` 
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from pavane.waltz.core.cluster import STEP_S, ClusterView, rewritten
@@ -21,7 +22,6 @@ from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.blobs import AssignedPartition, PartitionMetadata
 from pavane.waltz.wire.fields import ReqId
-from pavane.waltz.wire.storage import Record
 from pavane.wire import Stage
 
 VIEWS_ASKED_MAX = 16  # client ids of one connection under way: each costs writes in the metadata store
@@ -65,8 +65,6 @@ class ServerCore:
         self._held: list[Connection] = []
         self._connections: dict[int, Connection] = {}
         self._up: set[str] = set()
-        self._views_asked: dict[tuple[int, int], m.ViewRequest] = {}
-        self._asked = 0
         self._step_due: float | None = None
         self._rounds = Rounds()
         self._absent: deque[tuple[float, Connection, m.HighWaterMarkRequest | m.FlushRequest]] = deque()
@@ -152,36 +150,6 @@ class ServerCore:
         for one in self._all(partition):
             one.tell(now, lambda session: session.written(now, done=done, version=version), attempt)
         self._tidy()
-
-    def owner_hwm(self, now: float, partition: int, attempt: int, hwm: int | None) -> None:
-        """Take the answer to ``AskOwner``; ``None``: there was none."""
-        if self.readers is not None and (reader := self.readers.get(partition)) is not None:
-            reader.owner_hwm(now, attempt, hwm)
-
-    def records(self, now: float, partition: int, read: int, session: int, records: Sequence[Record] | None) -> None:
-        """Take the answer to ``ReadStorage``; ``None``: the node could not serve them."""
-        if self.readers is not None and (reader := self.readers.get(partition)) is not None:
-            reader.records(now, read, session, records)
-
-    def client_id(self, connection: int, seq: int, number: int) -> None:
-        """Take the answer to ``NextClientId``; -1: the metadata store does not answer."""
-        request = self._views_asked.pop((connection, seq), None)
-        known = self._connections.get(connection)
-        if request is None or known is None:
-            return
-        if number < 0:
-            text = "the metadata store does not answer"
-            self._reject(known, request.reqid, 45, RejectCode.UNAVAILABLE, text)
-        else:
-            self._view(known, request, number)
-
-    def preferred(
-        self, connection: int, request: m.AddPreferredRequest | m.RemovePreferredRequest, *, done: bool
-    ) -> None:
-        """Take the answer to ``Prefer``."""
-        add = isinstance(request, m.AddPreferredRequest)
-        answer = m.AddPreferredResponse if add else m.RemovePreferredResponse
-        self._out.append(Reply(connection, answer(request.reqid, done)))
 
     def _own(self, now: float, assigned: dict[int, int], view: ClusterView) -> None:
         for number in [number for number in self.owned if number not in assigned]:
@@ -292,8 +260,6 @@ class ServerCore:
             for reader in self._readers():
                 reader.disconnected(known)
             self._absent = deque(parked for parked in self._absent if parked[1] is not known)
-            for key in [key for key in self._views_asked if key[0] == connection]:
-                del self._views_asked[key]
 
     def set_connection_writable(self, now: float, connection: int, *, writable: bool) -> None:
         """A client's connection takes more, or does not."""
@@ -435,10 +401,16 @@ class ServerCore:
                 health = tuple(m.PartitionHealth(number, one.healthy) for number, one in sorted(self.owned.items()))
                 answer = m.HealthResponse(message.reqid, health)
             case m.AddPreferredRequest() | m.RemovePreferredRequest():
+                add = isinstance(message, m.AddPreferredRequest)
+                response = m.AddPreferredResponse if add else m.RemovePreferredResponse
+
+                def told(done: bool) -> None:
+                    self._out.append(Reply(connection.id, response(message.reqid, done)))
+
                 if self.writable and all(0 <= number < self._partitions for number in message.partitions):
-                    self._out.append(Prefer(connection.id, message))
+                    self._out.append(Prefer(message, told))
                 else:
-                    self.preferred(connection.id, message, done=False)
+                    told(False)
                 return
             case _:
                 self._out.append(Hangup(connection.id, f"{type(message).__name__} is not for servers"))
@@ -453,14 +425,21 @@ class ServerCore:
                 connection, request.reqid, 45, RejectCode.UNAVAILABLE, "the server does not know the cluster yet"
             )
         elif request.flags & m.FLAG_CLIENT_ID:
-            if sum(key[0] == connection.id for key in self._views_asked) >= VIEWS_ASKED_MAX:
+            if connection.ids_asked >= VIEWS_ASKED_MAX:
                 self._out.append(Hangup(connection.id, f"more than {VIEWS_ASKED_MAX} client ids asked for at once"))
                 return
-            self._asked += 1
-            self._views_asked[connection.id, self._asked] = request
-            self._out.append(NextClientId(connection.id, self._asked))
+            connection.ids_asked += 1
+            self._out.append(NextClientId(partial(self._client_id, connection, request)))
         else:
             self._view(connection, request, -1)
+
+    def _client_id(self, connection: Connection, request: m.ViewRequest, number: int) -> None:
+        connection.ids_asked -= 1
+        if number < 0:
+            text = "the metadata store does not answer"
+            self._reject(connection, request.reqid, 45, RejectCode.UNAVAILABLE, text)
+        else:
+            self._view(connection, request, number)
 
     def _view(self, connection: Connection, request: m.ViewRequest, client: int) -> None:
         assert self.view is not None  # noqa: S101 -- _ask_view has looked

@@ -316,7 +316,7 @@ class WaltzServer:
                 done = bool(await _tried(cluster.prefer(self.metadata, self.config, where, self._descriptor())))
             if not done:
                 self._preferred = before
-        self.adapter.call(lambda _: self.running.preferred(asked.connection, asked.request, done=done))
+        self.adapter.call(lambda _: asked.answer(done))
 
     def _descriptor(self) -> blobs.ServerDescriptor:
         host, _, port = self._advertise.rpartition(":")
@@ -325,16 +325,16 @@ class WaltzServer:
 
     async def _next_client_id(self, asked: o.NextClientId) -> None:
         number = await _tried(cluster.next_id(self.metadata, self._paths.client_ids)) or -1
-        self.adapter.call(lambda now: self.running.client_id(asked.connection, asked.seq, number))
+        self.adapter.call(lambda _: asked.answer(number))
 
     async def _ask_owner(self, asked: o.AskOwner) -> None:
         hwm = await self._elsewhere.hwm(asked.address, asked.partition)
-        self.adapter.call(lambda now: self.running.owner_hwm(now, asked.partition, asked.attempt, hwm))
+        self.adapter.call(lambda now: asked.answer(now, hwm))
 
     async def _read_storage(self, asked: o.ReadStorage) -> None:
         found = await self._elsewhere.records(asked.node, asked.partition, asked.txid, asked.limit)
         session, records = found or (-1, None)
-        self.adapter.call(lambda now: self.running.records(now, asked.partition, asked.read, session, records))
+        self.adapter.call(lambda now: asked.answer(now, session, records))
 
     async def _read_archive(self, asked: o.ReadArchive) -> None:
         records = await self._archiver.read(asked) if self._archiver is not None else None
