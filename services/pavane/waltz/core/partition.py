@@ -5,18 +5,17 @@ appends then wait. A partition that leaves is Closing until what is under way is
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pavane.waltz.core.changing import Changing
 from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration, kind_of
 from pavane.waltz.core.feed import ENDS, Feeds, batch_fault
-from pavane.waltz.core.outputs import Appended, Hangup, Output
-from pavane.waltz.core.retention import KEEP_ALL, Policy
-from pavane.waltz.core.rounds import Rounds, earliest
+from pavane.waltz.core.outputs import Appended, Hangup
+from pavane.waltz.core.rounds import earliest
 from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
-from pavane.waltz.core.storing import PartitionStage
+from pavane.waltz.core.storing import PartitionStage, Shared
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.state.locks import Conflicting, LockTable, Taken, Waiting
 from pavane.waltz.wire import messages as m
@@ -55,21 +54,9 @@ class _Marker:
 class Partition(Changing):
     """One partition that is assigned to this server with ``generation``."""
 
-    def __init__(
-        self,
-        number: int,
-        generation: int,
-        nodes: Sequence[str],
-        up: Set[str],
-        out: list[Output],
-        *,
-        rounds: Rounds,
-        floor: int = -1,
-        policy: Policy = KEEP_ALL,
-        epoch: float = 0.0,
-    ) -> None:
-        super().__init__(number, generation, nodes, up, out, floor, policy=policy, epoch=epoch)
-        self._rounds = rounds
+    def __init__(self, number: int, generation: int, nodes: Sequence[str], shared: Shared, floor: int) -> None:
+        super().__init__(number, generation, nodes, shared, floor)
+        self._rounds = shared.rounds
         self.clients: dict[int, Registration] = {}
         self._close_due: float | None = None
         self._queue: deque[tuple[Connection, AnyAppend] | _Marker] = deque()
@@ -82,7 +69,7 @@ class Partition(Changing):
         self._parked: deque[tuple[float, Connection, Any]] = deque()
         self._blocked: list[Connection] = []
         self._locks = LockTable(-1)
-        self.feeds = Feeds(out, self.read, self.unreadable)
+        self.feeds = Feeds(self._out, self.read, self.unreadable)
         self.appended = self.conflicts = 0
         self._started_at = 0.0
         self.opened_in_s: float | None = None

@@ -134,6 +134,7 @@ class Reader:
             _, connection, message = self._parked.popleft()
             connection.parked -= 1
             self._reject(connection, message, RejectCode.PARTITION_NOT_HERE, text)
+        self._asking = False
         reads, self._reads = self._reads, []
         for read in reads:
             read.answer(None)

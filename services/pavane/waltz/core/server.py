@@ -17,7 +17,7 @@ from pavane.waltz.core.reader import Reader
 from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.core.rights import Right, Rights
 from pavane.waltz.core.rounds import Rounds, earliest
-from pavane.waltz.core.storing import PartitionStage
+from pavane.waltz.core.storing import PartitionStage, Shared
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.blobs import AssignedPartition, PartitionMetadata
@@ -56,8 +56,6 @@ class ServerCore:
         self.writable = False
         """Whether the server holds its lease and was told to write."""
         self._partitions = partitions
-        self._policy = policy
-        self._epoch = epoch
         self._rights = rights or Rights()
         self.forbidden = Counter[Right]()
         """Requests that were refused for the lack of a right."""
@@ -70,6 +68,7 @@ class ServerCore:
         self._absent: deque[tuple[float, Connection, m.HighWaterMarkRequest | m.FlushRequest]] = deque()
         """Questions of older clients about partitions that are not here: they would wait for ever for an answer."""
         self._out: list[Output] = []
+        self._shared = Shared(self._up, self._out, self._rounds, policy, epoch)
 
     # -- the adapter's side -------------------------------------------------------------------------------------
 
@@ -165,18 +164,7 @@ class ServerCore:
                 nodes = view.storage.get(number, ())
                 self._remember(self.owned.get(number))
                 floor = self._published.get(number, -1)
-                present = Partition(
-                    number,
-                    generation,
-                    nodes,
-                    self._up,
-                    self._out,
-                    rounds=self._rounds,
-                    floor=floor,
-                    policy=self._policy,
-                    epoch=self._epoch,
-                )
-                self.owned[number] = present
+                present = self.owned[number] = Partition(number, generation, nodes, self._shared, floor)
                 present.start(now)
                 self._hand_over(present)
             elif generation > present.generation:

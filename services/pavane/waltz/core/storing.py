@@ -1,13 +1,15 @@
 """A partition and its store sessions, one after the other, each with its own recovery (docs/specs/waltz.md 13.1)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.joining import PAUSE_S
 from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadArchive, Recovered
 from pavane.waltz.core.retention import LOOK_S, Keeping, Policy
+from pavane.waltz.core.rounds import Rounds
 from pavane.waltz.core.session import StoreSession
 from pavane.waltz.wire.storage import Record
 
@@ -24,21 +26,23 @@ class PartitionStage(IntEnum):
     CLOSING = 3
 
 
+class Shared(NamedTuple):
+    """What the partitions of a server have in common; ``up`` are the storage nodes that can be reached.
+
+    ``epoch`` is the time when ``now`` was 0, in seconds since 1970.
+    """
+
+    up: set[str]
+    out: list[Output]
+    rounds: Rounds
+    policy: Policy
+    epoch: float
+
+
 class Storing(ABC):
     """What a partition has to do with storage and metadata; what it has to do with clients is ``Partition``."""
 
-    def __init__(
-        self,
-        number: int,
-        generation: int,
-        nodes: Sequence[str],
-        up: Set[str],
-        out: list[Output],
-        floor: int,
-        *,
-        policy: Policy,
-        epoch: float,
-    ) -> None:
+    def __init__(self, number: int, generation: int, nodes: Sequence[str], shared: Shared, floor: int) -> None:
         self.number = number
         self.generation = generation
         self.stage = PartitionStage.OPENING
@@ -46,13 +50,13 @@ class Storing(ABC):
         self.nodes = tuple(nodes)
         self.first = 0
         """The first transaction that is kept."""
-        self.keeping = Keeping(policy, epoch)
+        self.keeping = Keeping(shared.policy, shared.epoch)
         self.reason = "opening"
         self.ended_by = ""
         """Why the last store session has ended."""
         self.now = 0.0
-        self._up = up
-        self._out = out
+        self._up = shared.up
+        self._out = shared.out
         self._floor = floor
         self._session: StoreSession | None = None
         self._attempts = 0
