@@ -142,7 +142,7 @@ class Log:
         )
         tls = self.certificates.mutual_port if self.certificates is not None else None
         await node.start("127.0.0.1", self.ports[index], tls)
-        await node.start_admin("127.0.0.1", 0, tls)
+        await node.tools.start("127.0.0.1", 0, tls)
         self.nodes[index] = node
 
     def admin(self, index: int) -> str:

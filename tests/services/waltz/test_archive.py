@@ -90,7 +90,7 @@ def start(log: Log, server: int = 0) -> int:
 
 
 def small_pieces(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setitem(archiving.Archiver.__init__.__kwdefaults__ or {}, "piece_bytes", size)
+    monkeypatch.setattr(archiving, "PIECE_BYTES", size)
 
 
 async def fill(client: Waltz, data: list[bytes] = DATA) -> None:

@@ -54,7 +54,7 @@ class Owner:
                 case o.Committed():
                     for txid in [txid for txid in self._appended if txid <= output.hwm]:
                         self._schedule.committed(self._appended.pop(txid))
-                case o.Fenced():
+                case o.Closed(fenced=True):
                     self.fenced = True
 
     def append(self) -> None:

@@ -50,7 +50,6 @@ class StorageServer:
         *,
         cluster: str = "",
         disk_reserve_bytes: int = DISK_RESERVE_BYTES,
-        scrub_bytes_per_s: int = SCRUB_BYTES_PER_S,
         scrub_pause_s: float = SCRUB_PAUSE_S,
     ) -> None:
         self.node = Node(directory, disk_reserve_bytes=disk_reserve_bytes)
@@ -58,7 +57,7 @@ class StorageServer:
         self.key = key
         self.requests = self.failures = 0
         self.scrub = Scrub(directory)
-        self._scrub_s = SCRUB_PIECE_BYTES / scrub_bytes_per_s
+        self._scrub_s = SCRUB_PIECE_BYTES / SCRUB_BYTES_PER_S
         self._scrub_pause_s = scrub_pause_s
         self._scrubbing: asyncio.Task[None] | None = None
         self._found_damaged = directory.found_damaged
@@ -90,10 +89,6 @@ class StorageServer:
             await self._disk.close()
             raise
         self._scrubbing = asyncio.create_task(self._scrub(), name="waltz scrub")
-
-    async def start_admin(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen for tools on a port of their own."""
-        await self.tools.start(host, port, tls)
 
     async def run(self) -> None:
         """Return only if the disk's thread fails."""

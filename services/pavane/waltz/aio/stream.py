@@ -170,7 +170,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def expect_open(self) -> None:
         """Hang up in HELLO_S, unless ``was_opened`` is called before."""
-        self._timer = self._loop.call_later(HELLO_S, self._not_opened)
+        self._timer = self._loop.call_later(HELLO_S, self.hang_up, f"no OPEN within {HELLO_S:g} s")
 
     def was_opened(self) -> None:
         """The peer has said by a message of its own what it wants."""
@@ -263,7 +263,7 @@ class Stream(asyncio.BufferedProtocol):
         _notice_the_end(transport)
         self._transport.set_write_buffer_limits(WRITE_HIGH_BYTES, WRITE_LOW_BYTES)
         self._transport.write(self.channel.hello())
-        self._timer = self._loop.call_later(HELLO_S, self._no_hello)
+        self._timer = self._loop.call_later(HELLO_S, self.hang_up, f"no Hello within {HELLO_S:g} s")
         watch(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -335,12 +335,6 @@ class Stream(asyncio.BufferedProtocol):
         if not self.closed and self._transport is not None:
             self._transport.write(self.channel.keep_alive())
             self._timer = self._loop.call_later(KEEP_ALIVE_S, self._keep_alive)
-
-    def _no_hello(self) -> None:
-        self.hang_up(f"no Hello within {HELLO_S:g} s")
-
-    def _not_opened(self) -> None:
-        self.hang_up(f"no OPEN within {HELLO_S:g} s")
 
     def _end(self, reason: str) -> None:
         if not self.closed:

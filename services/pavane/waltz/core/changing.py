@@ -62,14 +62,14 @@ class Changing(Storing):
         self, connection: Connection, request: m.TrimRequest | m.ConsumerRequest, answer: Callable[[], Any]
     ) -> None:
         """Have the metadata changed, and ``answer`` when they are."""
-        if self._session is None or not self.healthy:
+        if self.session is None or not self.healthy:
             self.reject(connection, request.reqid, kind_of(request), RejectCode.UNAVAILABLE, self.blocker)
             return
 
         def judged(fault: Fault | None) -> None:
             self._answer(connection, request, fault, answer)
 
-        self._take(self._session.change(self.now, Change(request, judged, self.keeping.ms(self.now))))
+        self._take(self.session.change(self.now, Change(request, judged, self.keeping.ms(self.now))))
 
     def _answer(self, connection: Connection, request: Any, fault: Fault | None, answer: Callable[[], Any]) -> None:
         self._look_again()

@@ -136,15 +136,10 @@ class Committed(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The store session has ended; begin another one."""
+    """The store session has ended; begin another one, unless it is ``fenced``: another owner has begun."""
 
     reason: str
-
-
-class Fenced(NamedTuple):
-    """The store session has ended because another owner has begun."""
-
-    reason: str
+    fenced: bool = False
 
 
 class Appended(NamedTuple):
@@ -182,7 +177,6 @@ Output = (
     | Began
     | Committed
     | Closed
-    | Fenced
     | Appended
     | Recovered
 )

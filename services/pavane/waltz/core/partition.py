@@ -86,8 +86,8 @@ class Partition(Changing):
         """Take a higher generation of our own; the next session claims it."""
         self.now = now
         self.generation = generation
-        if self._session is not None:
-            self._take(self._session.close("a new generation"))
+        if self.session is not None:
+            self._take(self.session.close("a new generation"))
 
     def leave(self, now: float) -> None:
         """Give the partition up: take nothing new, decide what is under way, then close."""
@@ -121,9 +121,9 @@ class Partition(Changing):
             self._not_ready(connection, message, RejectCode.PARTITION_NOT_HERE, reason)
         for number in sorted(undecided):
             self._out.append(Hangup(number, f"partition {self.number} left before an append was decided"))
-        if self._session is not None:
-            self._take(self._session.close(reason))
-            self._session = None
+        if self.session is not None:
+            self._take(self.session.close(reason))
+            self.session = None
 
     def next_due(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -131,15 +131,15 @@ class Partition(Changing):
             self._due,
             self._close_due,
             self._look_due,
-            self._session.next_due() if self._session is not None else None,
+            self.session.next_due() if self.session is not None else None,
             self._parked[0][0] if self._parked else None,
         )
 
     def tick(self, now: float) -> None:
         """Do what is due."""
         self.now = now
-        if self._session is not None:
-            self._take(self._session.tick(now))
+        if self.session is not None:
+            self._take(self.session.tick(now))
         if self._due is not None and self._due <= now:
             self._due = None
             self._begin_session()
@@ -185,10 +185,10 @@ class Partition(Changing):
         if txid > hwm:
             self._settle(hwm, found)
             return
-        session = self._session
+        session = self.session
 
         def take(records: Sequence[Record] | None) -> None:
-            if session is not self._session or session is None or session.ended:
+            if session is not self.session or session is None or session.ended:
                 return
             if not records:
                 self._take(session.close("records of the last session cannot be read"))
@@ -513,7 +513,7 @@ class Partition(Changing):
     @property
     def _writable(self) -> bool:
         ready = self.stage is PartitionStage.READ_WRITE and not self._settling
-        return ready and self._session is not None and self._session.room
+        return ready and self.session is not None and self.session.room
 
     @property
     def _worthwhile(self) -> bool:
@@ -529,9 +529,9 @@ class Partition(Changing):
         return record
 
     def _send(self, records: list[Record]) -> None:
-        assert self._session is not None  # noqa: S101 -- _append has looked
+        assert self.session is not None  # noqa: S101 -- _append has looked
         self._rounds.begin(self, len(records))
-        self._take(self._session.append(self.now, records))
+        self._take(self.session.append(self.now, records))
 
     def _fire_markers(self) -> None:
         while self._markers and self._markers[0][0] <= self._resolved and self.hwm is not None:

@@ -55,7 +55,7 @@ class ServerCore:
         """HWM of each partition that this process has ever told anybody: no recovery of it may end below."""
         self.writable = False
         """Whether the server holds its lease and was told to write."""
-        self._partitions = partitions
+        self.partitions = partitions
         self._rights = rights or Rights()
         self.forbidden = Counter[Right]()
         """Requests that were refused for the lack of a right."""
@@ -127,7 +127,7 @@ class ServerCore:
     def set_view(self, now: float, view: ClusterView) -> None:
         """The metadata store says who is there and who owns what."""
         self.view = view
-        self._partitions = max(self._partitions, view.partitions)
+        self.partitions = max(self.partitions, view.partitions)
         if not self.writable:
             return
         if view.consistent:
@@ -197,11 +197,6 @@ class ServerCore:
             if partition.stage is PartitionStage.CLOSED:
                 self._remember(partition)
         self.leaving = [partition for partition in self.leaving if partition.stage is not PartitionStage.CLOSED]
-
-    @property
-    def partitions(self) -> int:
-        """How many the cluster has."""
-        return self._partitions
 
     def wants(self, node: str) -> bool:
         """Whether a storage node is to be reached: the assignment names it, or it counts in some partition still."""
@@ -323,7 +318,7 @@ class ServerCore:
     def _reader(self, connection: Connection, message: Any) -> Reader | None:
         """Return who serves a partition before this server may write; ``None``: it is just not here."""
         number = message.reqid.partition
-        if self.readers is None or self.view is None or not 0 <= number < self._partitions:
+        if self.readers is None or self.view is None or not 0 <= number < self.partitions:
             return None
         if isinstance(message, m.FlushRequest) and not connection.ours:
             return None  # it waits for the partition as long as it may, and is never answered here
@@ -395,7 +390,7 @@ class ServerCore:
                 def told(done: bool) -> None:
                     self._out.append(Reply(connection.id, response(message.reqid, done)))
 
-                if self.writable and all(0 <= number < self._partitions for number in message.partitions):
+                if self.writable and all(0 <= number < self.partitions for number in message.partitions):
                     self._out.append(Prefer(message, told))
                 else:
                     told(False)
@@ -443,7 +438,7 @@ class ServerCore:
             for server, descriptor in sorted(self.view.servers.items())
         )
         count = self.view.first_partitions if request.flags & m.FLAG_KEYS else 0
-        view = m.View(request.reqid, self.cluster, self.view.version, count or self._partitions, client, servers)
+        view = m.View(request.reqid, self.cluster, self.view.version, count or self.partitions, client, servers)
         self._out.append(Reply(connection.id, view))
 
     def _is_refused(self, now: float, connection: Connection, message: m.AppendIdempotent | m.AppendRequest) -> bool:

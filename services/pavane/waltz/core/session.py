@@ -11,7 +11,7 @@ from typing import Any
 
 from pavane.waltz.core.copying import Taken
 from pavane.waltz.core.joining import SWITCH_S, Joining
-from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, Reach, ReadMeta, WriteMeta
+from pavane.waltz.core.outputs import Began, Closed, Committed, Opened, Output, Reach, ReadMeta, WriteMeta
 from pavane.waltz.core.replica import Batch, Replica, Work, holders
 from pavane.waltz.core.retention import Change, Keeping
 from pavane.waltz.core.rounds import earliest
@@ -594,4 +594,4 @@ class StoreSession(Joining):
             for one in asked.values():  # whoever reads is told, and asks the next session
                 one.answer(None)
             self.keeping.end(reason)
-            self._outputs.append(Fenced(reason) if fenced else Closed(reason))
+            self._outputs.append(Closed(reason, fenced))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.joining import PAUSE_S
-from pavane.waltz.core.outputs import Began, Closed, Committed, Fenced, Opened, Output, ReadArchive, Recovered
+from pavane.waltz.core.outputs import Began, Closed, Committed, Opened, Output, ReadArchive, Recovered
 from pavane.waltz.core.retention import LOOK_S, Keeping, Policy
 from pavane.waltz.core.rounds import Rounds
 from pavane.waltz.core.session import StoreSession
@@ -58,7 +58,7 @@ class Storing(ABC):
         self._up = shared.up
         self._out = shared.out
         self._floor = floor
-        self._session: StoreSession | None = None
+        self.session: StoreSession | None = None
         self._attempts = 0
         self._session_began = 0.0
         self._failed_attempts = 0
@@ -86,50 +86,45 @@ class Storing(ABC):
     @property
     def healthy(self) -> bool:
         """Whether the store session is usable."""
-        return self._session is not None and self._session.open and not self._session.ended
+        return self.session is not None and self.session.open and not self.session.ended
 
     @property
     def blocker(self) -> str:
         """Why the partition cannot be written, for people; empty if it can."""
         if self.healthy:
             return ""
-        return (self._session.blocker if self._session is not None else "") or self.reason
+        return (self.session.blocker if self.session is not None else "") or self.reason
 
     @property
     def untrimmed(self) -> dict[str, str]:
         """Which storage nodes could not drop what they should when they were last asked, and why."""
         return dict(self.keeping.told.refused)
 
-    @property
-    def session(self) -> StoreSession | None:
-        """The present store session."""
-        return self._session
-
     def tell(self, now: float, what: Callable[[StoreSession], list[Output]], attempt: int | None = None) -> None:
         """Tell the present store session something; with an ``attempt`` only if it is that one."""
         self.now = now
-        if self._session is not None and attempt in (None, self._session.attempt):
-            self._take(what(self._session))
+        if self.session is not None and attempt in (None, self.session.attempt):
+            self._take(what(self.session))
 
     def set_nodes(self, now: float, nodes: Sequence[str]) -> None:
         """Other replicas are to count: an open session fills them first."""
         self.now = now
         if tuple(nodes) != self.nodes:
             self.nodes = tuple(nodes)
-            if self._session is not None and self._session.open:
-                self._take(self._session.want(now, nodes))
-            elif self._session is not None:
-                self._take(self._session.close("the replicas have changed"))
+            if self.session is not None and self.session.open:
+                self._take(self.session.want(now, nodes))
+            elif self.session is not None:
+                self._take(self.session.close("the replicas have changed"))
 
     @property
     def joining(self) -> dict[str, int]:
         """Which storage nodes are to count and do not yet, and up to which transaction they are filled."""
-        return self._session.joining if self._session is not None else {}
+        return self.session.joining if self.session is not None else {}
 
     @property
     def damaged(self) -> dict[str, str]:
         """Which storage nodes do not use their copies, or are rebuilding them, and why."""
-        return dict(self._session.damaged) if self._session is not None else {}
+        return dict(self.session.damaged) if self.session is not None else {}
 
     @property
     def lacks_copies(self) -> bool:
@@ -157,10 +152,10 @@ class Storing(ABC):
         """
         if txid < self.first and self.keeping.archive is not None:
             self._out.append(ReadArchive(self.number, txid, min(limit, self.first - txid), answer, connection))
-        elif self._session is None or self._session.ended:
+        elif self.session is None or self.session.ended:
             answer(None)
         else:
-            self._take(self._session.read(self.now, txid, limit, answer))
+            self._take(self.session.read(self.now, txid, limit, answer))
 
     def _begin_with(self, first: int) -> None:
         self.first = max(self.first, first)
@@ -175,9 +170,9 @@ class Storing(ABC):
         """Ask the storage nodes how much they have, and trim what is too much, from time to time."""
         if self._look_due is not None and self._look_due <= self.now:
             self._look_due = self.now + LOOK_S
-            if self._session is not None and self.healthy:
-                self.keeping.sample(self.now, self._session.hwm)
-                self._take(self._session.look(self.now))
+            if self.session is not None and self.healthy:
+                self.keeping.sample(self.now, self.session.hwm)
+                self._take(self.session.look(self.now))
 
     def _begin_session(self) -> None:
         self._attempts += 1
@@ -185,7 +180,7 @@ class Storing(ABC):
         shunned = [node for node, strikes in self._strikes.items() if strikes >= STRIKES_MAX]
         for node in shunned:
             self._strikes[node] = 0
-        self._session = StoreSession(
+        self.session = StoreSession(
             self.number,
             self.generation,
             self.nodes,
@@ -198,7 +193,7 @@ class Storing(ABC):
             switching=self._switching,
             switch_from=self._switch_from,
         )
-        self._take(self._session.start(self.now))
+        self._take(self.session.start(self.now))
 
     def _take(self, outputs: list[Output]) -> None:
         for output in outputs:
@@ -212,17 +207,17 @@ class Storing(ABC):
                     self._begin_with(output.start)
                 case Committed():
                     self._committed(output.hwm)
+                case Closed(fenced=True):
+                    self.close(self.now, output.reason)
                 case Closed():
                     self._session_closed(output.reason)
-                case Fenced():
-                    self.close(self.now, output.reason)
                 case _:
                     self._out.append(output)
 
     def _session_closed(self, reason: str) -> None:
-        if self.stage is PartitionStage.CLOSED or self._session is None:
+        if self.stage is PartitionStage.CLOSED or self.session is None:
             return
-        session, self._session = self._session, None
+        session, self.session = self.session, None
         self.reason = self.ended_by = session.blocker or reason
         self._joined = session.joined
         if self._switching and session.changing:  # it was to let others count, and did not

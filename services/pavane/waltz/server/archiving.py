@@ -38,7 +38,7 @@ class _OtherLog(ArchiveError):
 
 
 class Archiver:
-    """Archives the partitions that ``owned`` returns, for the log with ``key``; ``opened`` makes the archive.
+    """Archives the partitions that are ``owned``, for the log with ``key``; ``opened`` makes the archive.
 
     It is made anew after each failure, so that other keys of the store count. ``keys`` tells over how many partitions
     the log spreads keys, 0 while that is not known.
@@ -49,11 +49,10 @@ class Archiver:
         opened: Callable[[], Archive],
         key: UUID,
         call: Call,
-        owned: Callable[[], Sequence[Partition]],
+        owned: Mapping[int, Partition],
         keys: Callable[[], int],
         *,
         delay_s: float = DELAY_S,
-        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self._opened = opened
         self._key = key
@@ -64,7 +63,6 @@ class Archiver:
         self._followed: set[Partition] = set()
         self._listings, self._pieces = asyncio.Semaphore(LISTINGS_MAX), asyncio.Semaphore(PIECES_MAX)
         self._delay_s = delay_s
-        self._piece_bytes = piece_bytes
         self._archive: Archive | None = None
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._loop = asyncio.get_running_loop()
@@ -73,7 +71,7 @@ class Archiver:
         """Archive until it is cancelled; what cannot be done now is tried again."""
         async with asyncio.TaskGroup() as group:
             while True:
-                owned = set(self._owned())
+                owned = set(self._owned.values())
                 for partition in owned - self._followed:
                     group.create_task(self._follow(partition), name=f"waltz archive of partition {partition.number}")
                 self._followed = owned
@@ -103,7 +101,7 @@ class Archiver:
             turn.release()
 
     async def _read(self, asked: ReadArchive) -> Sequence[Record] | None:
-        for partition in self._owned():
+        for partition in self._owned.values():
             held = partition.keeping.archive
             if partition.number == asked.partition and held is not None:
                 try:
@@ -157,7 +155,7 @@ class Archiver:
         now = self._loop.time()
         if held.waits_since is None:
             held.waits_since = now
-        if _waiting_bytes(partition, held) < self._piece_bytes and now < held.waits_since + self._delay_s:
+        if _waiting_bytes(partition, held) < PIECE_BYTES and now < held.waits_since + self._delay_s:
             return False
         async with self._pieces:
             return await self._copy(partition, held)
@@ -204,7 +202,7 @@ class Archiver:
             found = await self._records(partition, held.end + len(records), hwm)
             if not found:
                 return False  # with the next look
-            records += (taken := _within(found, self._piece_bytes - size))
+            records += (taken := _within(found, PIECE_BYTES - size))
             size += sum(len(record.data) for record in taken)
         piece, data = await asyncio.to_thread(cut, self._key, partition.number, records)
         await self._store().put(partition.number, piece, data)
@@ -217,7 +215,7 @@ class Archiver:
         return full
 
     def _full(self, records: Sequence[Record], size: int) -> bool:
-        return size >= self._piece_bytes or len(records) >= PIECE_RECORDS
+        return size >= PIECE_BYTES or len(records) >= PIECE_RECORDS
 
     async def _records(self, partition: Partition, txid: int, hwm: int) -> Sequence[Record] | None:
         done: asyncio.Future[Sequence[Record] | None] = self._loop.create_future()

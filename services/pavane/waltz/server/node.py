@@ -50,7 +50,7 @@ class StorageNode:
         self.server = StorageServer(directory, self._key, cluster=self._cluster, disk_reserve_bytes=reserve)
         await self.server.start(host, port, tls)
         if admin_port is not None:
-            await self.server.start_admin(host, admin_port, tls)
+            await self.server.tools.start(host, admin_port, tls)
 
     @property
     def admin_port(self) -> int:

@@ -145,7 +145,8 @@ class WaltzServer:
         self._adapter.begin(self._hold_lease(), name="waltz lease")
         if self._archive is not None:
             call, key, delay_s = self._adapter.call, self.config.key, self._archive_delay_s
-            self._archiver = Archiver(self._archive, key, call, self._partitions, self._keys, delay_s=delay_s)
+            owned = self.core.owned
+            self._archiver = Archiver(self._archive, key, call, owned, self._keys, delay_s=delay_s)
             self._adapter.begin(self._archiver.run(), name="waltz archive")
 
     async def stop(self) -> None:
@@ -254,14 +255,11 @@ class WaltzServer:
                     client.hang_up(output.reason)
             case _:
                 work, name = self._works[type(output)]
-                self._begin(work(output), name)
+                self.adapter.begin(work(output), name=name)
 
     def _trace_refusal(self, message: m.LockFailure | m.Reject) -> None:
         locked = "a lock was written by another transaction"
         self._tracing.refused(message.reqid, locked if isinstance(message, m.LockFailure) else message.message)
-
-    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        self.adapter.begin(work, name=name)
 
     def _fail(self, error: Exception) -> None:
         _logger.error("the server failed", exc_info=error)
@@ -340,9 +338,6 @@ class WaltzServer:
         records = await self._archiver.read(asked) if self._archiver is not None else None
         self.adapter.call(lambda _: asked.answer(records))
 
-    def _partitions(self) -> list[Partition]:
-        return list(self.running.owned.values())
-
     def _keys(self) -> int:
         return self.running.view.first_partitions if self.running.view is not None else 0
 
@@ -374,7 +369,7 @@ class WaltzServer:
         self._call(lambda now: self.running.set_view(now, view))
         for number in view.numbers.keys() & view.servers.keys() - self._watched - {self.running.server_id}:
             self._watched.add(number)
-            self._begin(self._watch(number, view.servers[number]), f"waltz server {number}")
+            self.adapter.begin(self._watch(number, view.servers[number]), name=f"waltz server {number}")
 
     async def _watch(self, number: int, server: blobs.ServerDescriptor) -> None:
         """Unregister a server whose process has ended: so its partitions move before its lease ends.
@@ -411,7 +406,7 @@ class WaltzServer:
             await link.run()
             del self._links[address]
 
-        self._begin(run(), f"storage node {address}")
+        self.adapter.begin(run(), name=f"storage node {address}")
 
     def _storage_heard(self, node: str, messages: list[Any]) -> None:
         def take(now: float) -> None:

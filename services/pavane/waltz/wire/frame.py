@@ -98,12 +98,9 @@ class Channel:
     after which ``message()`` may be called again.
     """
 
-    def __init__(
-        self, side: Side, versions: Sequence[int] | None = None, frame_bytes_max: int = FRAME_BYTES_MAX
-    ) -> None:
+    def __init__(self, side: Side, versions: Sequence[int] | None = None) -> None:
         self._side = side
         self._offered = tuple(sorted(side.sends if versions is None else versions))
-        self._frame_bytes_max = frame_bytes_max
         self._buffer = bytearray()
         self._at = 0
         self._sends: Table | None = None
@@ -135,10 +132,8 @@ class Channel:
         if type(message) is FeedBurst:
             return message.encode(self.version)
         body = self._sends.encode(message)
-        if len(body) > self._frame_bytes_max:
-            raise LocalProtocolError(
-                f"a message of {len(body)} bytes is more than a frame holds ({self._frame_bytes_max})"
-            )
+        if len(body) > FRAME_BYTES_MAX:
+            raise LocalProtocolError(f"a message of {len(body)} bytes is more than a frame holds ({FRAME_BYTES_MAX})")
         return _HEADER.pack(self._side.magic, self.version, len(body)) + body
 
     def receive(self, data: bytes | bytearray | memoryview) -> None:
@@ -182,6 +177,6 @@ class Channel:
             raise RemoteProtocolError("version", f"the peer speaks {hello.versions}, we speak {self._offered}")
         self.peer = hello
         self.version = max(common)
-        self._magic, self._body_bytes_max = self._side.magic, self._frame_bytes_max
+        self._magic, self._body_bytes_max = self._side.magic, FRAME_BYTES_MAX
         self._sends = self._side.sends[self.version]
         self._hears = self._side.hears[self.version]
