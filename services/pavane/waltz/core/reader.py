@@ -45,7 +45,7 @@ class Reader:
         self._number = number
         self._out = out
         self._owner = owner
-        self._feeds = Feeds(out, self._read)
+        self.feeds = Feeds(out, self._read)
         self._attempt = 0
         self._asking = False
         self._told = -1
@@ -70,7 +70,7 @@ class Reader:
             case m.FeedRequest():
                 self._reject(connection, message, RejectCode.NOT_MOUNTED, "mount the partition at its owner")
             case m.FeedCredit():
-                self._feeds.add_credit(connection, message)
+                self.feeds.add_credit(connection, message)
             case m.FeedBatchRequest() if fault := batch_fault(message):
                 self._reject(connection, message, RejectCode.BAD_REQUEST, fault)
             case m.TransactionDataRequest() | m.FeedBatchRequest() if self._covers(message):
@@ -102,7 +102,7 @@ class Reader:
             self.hwm = max(self._told, -1 if self.hwm is None else self.hwm)
             self._nodes = nodes
             self._session = meta.session if meta is not None else -1
-            self._feeds.begin_with(max(self._feeds.first, meta.start if meta is not None else 0))
+            self.feeds.begin_with(max(self.feeds.first, meta.start if meta is not None else 0))
         self._refreshed()
 
     def _records(self, read: _Read, now: float, session: int, records: Sequence[Record] | None) -> None:
@@ -118,17 +118,13 @@ class Reader:
 
     def disconnected(self, connection: Connection) -> None:
         """A connection is gone."""
-        self._feeds.drop(connection)
+        self.feeds.drop(connection)
         self._parked = deque(parked for parked in self._parked if parked[1] is not connection)
-
-    def writable(self, connection: Connection) -> None:
-        """A connection takes more."""
-        self._feeds.writable(connection)
 
     def close(self) -> None:
         """The server may write from now on: it serves what it owns, as every owner does."""
         text = "the server has become an owner of partitions; this one may be elsewhere"
-        for feed in self._feeds.close():
+        for feed in self.feeds.close():
             self._out.append(Reply(feed.connection.id, _refusal(feed.reqid, 32, RejectCode.PARTITION_NOT_HERE, text)))
         while self._parked:
             _, connection, message = self._parked.popleft()
@@ -173,8 +169,8 @@ class Reader:
             for _, connection, message in parked:
                 connection.parked -= 1
                 self._serve(connection, message)
-            self._feeds.opened(self.hwm)
-        if self._parked or len(self._feeds):
+            self.feeds.opened(self.hwm)
+        if self._parked or len(self.feeds):
             self._due = self._now + POLL_S
 
     # -- reads --------------------------------------------------------------------------------------------------
@@ -193,9 +189,9 @@ class Reader:
             case m.FeedBatchRequest() if message.hwm > self.hwm:
                 self._reject(connection, message, RejectCode.CLIENT_AHEAD, ENDS.format(self.hwm), self.hwm)
             case m.FeedBatchRequest():
-                if self._feeds.hwm < self.hwm:
-                    self._feeds.opened(self.hwm)
-                self._feeds.request_batches(connection, message)
+                if self.feeds.hwm < self.hwm:
+                    self.feeds.opened(self.hwm)
+                self.feeds.request_batches(connection, message)
                 if self._due is None:
                     self._due = self._now + POLL_S
 
@@ -210,8 +206,8 @@ class Reader:
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, found))
 
         assert self.hwm is not None  # noqa: S101 -- callers have looked
-        if not self._feeds.first <= txid <= self.hwm:
-            self._reply(connection, m.no_such_transaction(request.reqid, txid, self._feeds.first))
+        if not self.feeds.first <= txid <= self.hwm:
+            self._reply(connection, m.no_such_transaction(request.reqid, txid, self.feeds.first))
         elif connection.parked >= PARKED_MAX:
             self._reply(connection, m.TransactionDataResponse(request.reqid, txid, "too many requests wait"))
         else:

@@ -118,7 +118,7 @@ class ServerCore:
             self.owned.clear()
             self.leaving.clear()
         else:
-            for reader in self._readers():
+            for reader in (self.readers or {}).values():
                 reader.close()
             self.readers = None
             if self.view is not None:
@@ -237,11 +237,9 @@ class ServerCore:
         known = self._connections.pop(connection, None)
         if known is not None:
             known.gone = True
-            self._held = [one for one in self._held if one is not known]
-            for partition in [*self.owned.values(), *self.leaving]:
-                partition.disconnected(known)
-            for reader in self._readers():
-                reader.disconnected(known)
+            self._held = [each for each in self._held if each is not known]
+            for one in self._served():
+                one.disconnected(known)
             self._absent = deque(parked for parked in self._absent if parked[1] is not known)
 
     def set_connection_writable(self, now: float, connection: int, *, writable: bool) -> None:
@@ -250,10 +248,8 @@ class ServerCore:
         if known is not None and known.writable != writable:
             known.writable = writable
             if writable:
-                for partition in [*self.owned.values(), *self.leaving]:
-                    partition.feeds.writable(known)
-                for reader in self._readers():
-                    reader.writable(known)
+                for one in self._served():
+                    one.feeds.writable(known)
 
     def may_read(self, connection: int) -> bool:
         """Whether more requests of a client are welcome."""
@@ -327,10 +323,7 @@ class ServerCore:
         return self.readers[number]
 
     def _served(self) -> list[Partition | Reader]:
-        return [*self.owned.values(), *self.leaving, *self._readers()]
-
-    def _readers(self) -> Iterable[Reader]:
-        return () if self.readers is None else self.readers.values()
+        return [*self.owned.values(), *self.leaving, *(self.readers or {}).values()]
 
     def _owner_address(self, number: int) -> str:
         """Return where the owner of a partition is, empty if there is none."""

@@ -5,7 +5,6 @@ stays where it is as far as fairness allows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pavane.waltz.wire.blobs import Rollout
@@ -21,22 +20,6 @@ class Candidate(NamedTuple):
 
     preferred: tuple[int, ...] = ()
     rollout: int = 0
-
-
-@dataclass(slots=True)
-class _Moves:
-    """How many partitions of live servers may still change hands."""
-
-    left: int
-    owner: dict[int, int] = field(default_factory=dict)
-
-    def give(self, partition: int, server: int, live: Mapping[int, Candidate]) -> bool:
-        old = self.owner.get(partition)
-        if old is not None and old in live and old != server:
-            if self.left == 0:
-                return False
-            self.left -= 1
-        return True
 
 
 def entitled(live: Mapping[int, Candidate], rollout: Rollout | None) -> frozenset[int]:
@@ -67,22 +50,26 @@ def assign(
         return None
     servers = sorted(entitled(live, rollout))
     generation = {partition: number for owned in current.values() for partition, number in owned}
-    moves = _Moves(partitions if moves_max is None else moves_max)
-    moves.owner = {partition: server for server, owned in current.items() for partition, _ in owned}
+    moves_left = partitions if moves_max is None else moves_max
+    owner = {partition: server for server, owned in current.items() for partition, _ in owned}
     given: dict[int, int] = {}
     count = dict.fromkeys(live, 0)
 
     def give(partition: int, server: int) -> None:
-        if partition not in given and 0 <= partition < partitions and moves.give(partition, server, live):
-            given[partition] = server
-            count[server] += 1
+        nonlocal moves_left
+        moves = owner.get(partition, server) != server and owner[partition] in live
+        if partition in given or not 0 <= partition < partitions or (moves and moves_left == 0):
+            return
+        moves_left -= moves
+        given[partition] = server
+        count[server] += 1
 
     for server in servers:
         for partition in live[server].preferred:
             give(partition, server)
     share, more = divmod(partitions, len(servers))
-    for partition in sorted(moves.owner):
-        server = moves.owner[partition]
+    for partition in sorted(owner):
+        server = owner[partition]
         if server not in servers or partition in given:
             continue
         over = sum(count[other] > share for other in servers)
@@ -92,9 +79,9 @@ def assign(
         give(partition, min(servers, key=lambda server: (count[server], server)))
     for partition in range(partitions):  # what may not move yet stays
         if partition not in given:
-            given[partition] = moves.owner[partition]
+            given[partition] = owner[partition]
     result: dict[int, list[Owned]] = {server: [] for server in sorted(live)}
     for partition, server in sorted(given.items()):
-        moved = moves.owner.get(partition) != server
+        moved = owner.get(partition) != server
         result[server].append((partition, generation.get(partition, 0) + moved))
     return result
