@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from pavane.waltz.core.cluster import ClusterView, rewritten
-from pavane.waltz.state.metadata import (
-    BadVersion,
-    Lease,
-    Metadata,
-    Node,
-    NodeExists,
-    NoNode,
-    OtherCluster,
-    Paths,
-)
+from pavane.waltz.state.metadata import BadVersion, Lease, Metadata, Node, NodeExists, NoNode, OtherCluster, Paths
 from pavane.waltz.wire import blobs
 from pavane.wire import RemoteProtocolError
 

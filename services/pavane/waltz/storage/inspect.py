@@ -10,18 +10,8 @@ from typing import Self
 from uuid import UUID
 
 from pavane.waltz.state.store import Damaged
+from pavane.waltz.storage import layout
 from pavane.waltz.storage.directory import FIRST, ForeignDirectory
-from pavane.waltz.storage.layout import (
-    CONTROL_ENTRY_BYTES,
-    CONTROL_FILE,
-    CONTROL_HEAD,
-    CONTROL_LAYOUT,
-    FLAG_ASSIGNED,
-    FLAG_AVAILABLE,
-    MARK_ENTRY_BYTES,
-    MARK_FILE,
-    MARK_LAYOUT,
-)
 from pavane.waltz.storage.segment import HEADER_BYTES, OVERHEAD_BYTES, SEGMENT_HEAD, VERSION, record_at
 from pavane.waltz.storage.slots import ReadSlots
 from pavane.waltz.wire.storage import Record
@@ -83,15 +73,15 @@ class StoppedFolder:
 
     def __enter__(self) -> Self:
         try:
-            self._control = self._open(CONTROL_FILE)
+            self._control = self._open(layout.CONTROL_FILE)
         except FileNotFoundError:
             raise ForeignDirectory(
-                f"{self._folder} holds no {CONTROL_FILE}: it is no folder of a storage node"
+                f"{self._folder} holds no {layout.CONTROL_FILE}: it is no folder of a storage node"
             ) from None
         try:
             self._control.lock()
             self._read_head()
-            self._marks = self._open(MARK_FILE) if (self._folder / MARK_FILE).exists() else None
+            self._marks = self._open(layout.MARK_FILE) if (self._folder / layout.MARK_FILE).exists() else None
         except BlockingIOError:
             self._close()
             raise InUse(f"a storage node runs in {self._folder}: stop it first, or look at a copy") from None
@@ -114,20 +104,23 @@ class StoppedFolder:
     def _read_head(self) -> None:
         head = self._control.read(0, HEADER_BYTES)
         if len(head) < HEADER_BYTES:
-            raise ForeignDirectory(f"{self._folder}: {CONTROL_FILE} is cut off")
-        version, _, key, self.partitions = CONTROL_HEAD.unpack_from(head)
+            raise ForeignDirectory(f"{self._folder}: {layout.CONTROL_FILE} is cut off")
+        version, _, key, self.partitions = layout.CONTROL_HEAD.unpack_from(head)
         self.key = UUID(bytes=key)
         if version != VERSION or not 0 < self.partitions <= PARTITIONS_MAX:
-            raise ForeignDirectory(f"{self._folder}: {CONTROL_FILE} is of version {version}, not {VERSION}, or damaged")
+            raise ForeignDirectory(
+                f"{self._folder}: {layout.CONTROL_FILE} is of version {version}, not {VERSION}, or damaged"
+            )
 
     def reports(self) -> Iterator[PartitionReport]:
         """Check every partition that is assigned to the node: checksums, order, index, and the mark."""
         for number in range(self.partitions):
-            place = HEADER_BYTES + number * CONTROL_ENTRY_BYTES + 4
-            values = ReadSlots(self._control, place, CONTROL_LAYOUT).read()
+            place = HEADER_BYTES + number * layout.CONTROL_ENTRY_BYTES + 4
+            values = ReadSlots(self._control, place, layout.CONTROL_LAYOUT).read()
             if values is None:
-                yield _broken(number, f"both entries in {CONTROL_FILE} are broken")
-            elif values[3] & FLAG_ASSIGNED:
+                fault = f"both entries in {layout.CONTROL_FILE} are broken"
+                yield PartitionReport(number, 0, -1, 0, 0, -1, -1, -1, False, 0, fault)
+            elif values[3] & layout.FLAG_ASSIGNED:
                 yield self._report(number, values)
 
     def records(self, number: int) -> Iterator[Record]:
@@ -160,8 +153,10 @@ class StoppedFolder:
         session, _, local_lwm, flags = values
         marks, fault = None, ""
         if self._marks is not None:
-            marks = ReadSlots(self._marks, HEADER_BYTES + number * MARK_ENTRY_BYTES, MARK_LAYOUT, (0,)).read()
-            fault = "" if marks is not None else f"both entries in {MARK_FILE} are broken"
+            marks = ReadSlots(
+                self._marks, HEADER_BYTES + number * layout.MARK_ENTRY_BYTES, layout.MARK_LAYOUT, (0,)
+            ).read()
+            fault = "" if marks is not None else f"both entries in {layout.MARK_FILE} are broken"
         fence, mark = (marks[0], marks[1]) if marks is not None else (session, local_lwm)
         first, last, data_bytes, count, torn, broken = 0, -1, 0, 0, 0, ""
         for segment in self._segments(number):
@@ -190,14 +185,10 @@ class StoppedFolder:
                 segment.file.close()
         if not fault and last < mark:
             fault = broken or f"the log ends at {last}, but transactions up to {mark} were acknowledged"
-        available = bool(flags & FLAG_AVAILABLE)
+        available = bool(flags & layout.FLAG_AVAILABLE)
         return PartitionReport(
             number, first, last, data_bytes, count, session, fence, mark, available, 0 if fault else torn, fault
         )
-
-
-def _broken(number: int, fault: str) -> PartitionReport:
-    return PartitionReport(number, 0, -1, 0, 0, -1, -1, -1, False, 0, fault)
 
 
 class _Segment:
