@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pavane.waltz.core.changing import Changing
 from pavane.waltz.core.connection import PARKED_MAX, Connection, Registration, kind_of
 from pavane.waltz.core.feed import ENDS, Feeds, batch_fault
 from pavane.waltz.core.outputs import Appended, Hangup
 from pavane.waltz.core.rounds import earliest
 from pavane.waltz.core.session import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
-from pavane.waltz.core.storing import PartitionStage, Shared
+from pavane.waltz.core.storing import PartitionStage, Shared, Storing
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.state.locks import Conflicting, LockTable, Taken, Waiting
 from pavane.waltz.wire import messages as m
@@ -51,7 +50,7 @@ class _Marker:
     fire: Callable[[], None]
 
 
-class Partition(Changing):
+class Partition(Storing):
     """One partition that is assigned to this server with ``generation``."""
 
     def __init__(self, number: int, generation: int, nodes: Sequence[str], shared: Shared, floor: int) -> None:
