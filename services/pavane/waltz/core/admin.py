@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from pavane.waltz.state.store import Damaged, NodeStore, PartitionStore
+from pavane.waltz.state.store import Damaged, NodeStore, Refused, assigned
 from pavane.waltz.wire import storage as s
 
 Request = (
@@ -18,10 +18,6 @@ Request = (
     | s.MetricsRequest
     | s.PartitionStatusRequest
 )
-
-
-class _Refused(Exception):
-    """Why a request is answered by FAILURE."""
 
 
 class Admin:
@@ -35,7 +31,7 @@ class Admin:
         """Carry out a request, durably, and return the answer. Either all partitions of a list are changed or none."""
         try:
             return self._carry_out(request)
-        except (_Refused, Damaged, OSError) as error:
+        except (Refused, Damaged, OSError) as error:
             return s.AdminFailure(request.seq, str(error)[:1000])
 
     def _carry_out(self, request: Request) -> Any:
@@ -48,10 +44,10 @@ class Admin:
                 return s.AdminSuccess(request.seq)
             case s.AdminRecordListRequest():
                 count = max(0, min(request.count, s.RECORDS_MAX))
-                records = self._files(request.partition).read(request.txid, count)
+                records = assigned(self._store, request.partition).read(request.txid, count)
                 return s.AdminRecordListResponse(request.seq, request.partition, tuple(records))
             case s.AdminSessionInfoRequest():
-                info = self._files(request.partition).info
+                info = assigned(self._store, request.partition).info
                 return s.AdminSessionInfoResponse(
                     request.seq, request.partition, info.session, info.lwm, info.local_lwm
                 )
@@ -64,28 +60,22 @@ class Admin:
                 assert_never(request)
 
     def _set_available(self, request: s.SetAvailable) -> None:
-        changed = [self._files(number) for number in request.partitions]
+        changed = [assigned(self._store, number) for number in request.partitions]
         for files in changed:
             if request.available and files.fault:
-                raise _Refused(f"partition {files.number} cannot be used: {files.fault}")
+                raise Refused(f"partition {files.number} cannot be used: {files.fault}")
         for files in changed:
             files.set_available(request.available)
 
     def _set_assigned(self, request: s.SetAssigned) -> None:
         for number in request.partitions:
             if not 0 <= number < self._store.partitions:
-                raise _Refused(f"there is no partition {number}")
+                raise Refused(f"there is no partition {number}")
         if request.assign:
             self._store.assign(request.partitions)
         else:
             for number in request.partitions:
                 self._store.unassign(number, delete_files=request.delete_files)
-
-    def _files(self, number: int) -> PartitionStore:
-        files = self._store.partition(number)
-        if files is None:
-            raise _Refused(f"partition {number} is not assigned to this storage node")
-        return files
 
     def _metrics(self) -> dict[str, Any]:
         partitions = {

@@ -1,6 +1,7 @@
 """What a store session does to one copy of its partition: copying records, and rebuilding what is damaged (13.8)."""
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import count
 from typing import Any
@@ -36,6 +37,8 @@ class Copying(ABC):
         self._up = set(up)
         self._seq = count()
         self._asked: dict[int, Asked] = {}
+        self._ready: deque[tuple[Replica, Any]] = deque()
+        """Whose work goes on, and with which answer."""
         self._outputs: list[Output] = []
         self._now = 0.0
         self.keeping = keeping
@@ -73,6 +76,13 @@ class Copying(ABC):
     def _flush(self) -> list[Output]:
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    def _poke(self) -> None:
+        """Something that replicas may wait for has changed."""
+        for replica in self._replicas.values():
+            if replica.waiting:
+                replica.waiting = False
+                self._ready.append((replica, None))
 
     @abstractmethod
     def _fail(self, replica: Replica, reason: str) -> None:

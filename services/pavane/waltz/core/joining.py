@@ -52,10 +52,6 @@ class Joining(Copying, ABC):
             self._poke()
 
     @abstractmethod
-    def _poke(self) -> None:
-        """Something that replicas may wait for has changed."""
-
-    @abstractmethod
     def _judge(self) -> None:
         """Commit what a quorum has, and end if that is to be and nothing is under way."""
 

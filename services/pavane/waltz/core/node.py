@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, assert_never
 from zlib import crc32
 
-from pavane.waltz.state.store import Damaged, NodeStore, PartitionStore, SessionInfo
+from pavane.waltz.state.store import Damaged, NodeStore, PartitionStore, Refused, SessionInfo, assigned
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.storage import CopyState, RepairStep
 
@@ -27,10 +27,6 @@ Request = (
     | s.Retain
     | s.Repair
 )
-
-
-class _Refused(Exception):
-    """Why a message is answered by FAILURE."""
 
 
 class Node:
@@ -58,7 +54,7 @@ class Node:
         for message in messages:
             try:
                 answers.append(self._carry_out(message, touched))
-            except (_Refused, Damaged, OSError) as error:
+            except (Refused, Damaged, OSError) as error:
                 answers.append(s.Failure(message.head, _text(error)))
         if len(touched) > 1:
             for files in touched.values():
@@ -88,16 +84,15 @@ class Node:
     def _carry_out(self, message: Request, touched: dict[int, PartitionStore]) -> Any:
         head = message.head
         offline = getattr(message, "offline", False)
+        files = assigned(self._store, head.partition)
         if isinstance(message, s.Repair):
-            return self._repair(head, message.step)
-        if isinstance(message, s.RecordListRequest) and (files := self._assigned(head)).state is CopyState.DAMAGED:
+            return self._repair(head, files, message.step)
+        if isinstance(message, s.RecordListRequest) and files.state is CopyState.DAMAGED:
             self._check_session(head, files)  # what can be read of it may be all that there is
         else:
-            files = self._files(head, offline=offline)
+            self._check(head, files, offline=offline)
         if isinstance(message, s.LastSessionInfoRequest) and not (files.available or offline):
-            raise _Refused(
-                files.fault
-            )  # with it a recovery begins, which has to know that nobody has verified the copy
+            raise Refused(files.fault)  # with it a recovery begins, which has to know that nobody has verified the copy
         match message:
             case s.LastSessionInfoRequest():
                 return s.LastSessionInfoResponse(head, files.info.session, files.info.lwm, files.info.local_lwm)
@@ -128,9 +123,8 @@ class Node:
             case _:
                 assert_never(message)
 
-    def _repair(self, head: s.Head, step: int) -> s.Repaired:
+    def _repair(self, head: s.Head, files: PartitionStore, step: int) -> s.Repaired:
         """Carry out what only the newest session may ask for: it saw that a majority is whole without this copy."""
-        files = self._assigned(head)
         self._check_session(head, files)
         state = files.state
         if (state is CopyState.DAMAGED and step in (RepairStep.BEGIN, RepairStep.ANEW)) or (
@@ -144,39 +138,31 @@ class Node:
         info = files.info
         return s.Repaired(head, files.state, info.session, info.lwm, info.local_lwm, files.fault)
 
-    def _assigned(self, head: s.Head) -> PartitionStore:
-        files = self._store.partition(head.partition)
-        if files is None:
-            raise _Refused(f"partition {head.partition} is not assigned to this storage node")
-        return files
-
     def _check_session(self, head: s.Head, files: PartitionStore) -> None:
         newest = max(self._newest.get(head.partition, -1), files.fence)
         if head.session != newest:
-            raise _Refused(f"session id has changed: {head.session} was sent, {newest} is the newest")
+            raise Refused(f"session id has changed: {head.session} was sent, {newest} is the newest")
 
-    def _files(self, head: s.Head, *, offline: bool) -> PartitionStore:
-        files = self._assigned(head)
+    def _check(self, head: s.Head, files: PartitionStore, *, offline: bool) -> None:
         if offline:
             if files.available:
-                raise _Refused(f"partition {head.partition} is in use: make it unavailable first")
+                raise Refused(f"partition {head.partition} is in use: make it unavailable first")
             if head.session != files.info.session:
-                raise _Refused(f"session id has changed: {head.session} was sent, {files.info.session} is stored")
-            return files
+                raise Refused(f"session id has changed: {head.session} was sent, {files.info.session} is stored")
+            return
         rebuilding = files.state is CopyState.REBUILDING and self._rebuilt_by.get(head.partition) == head.session
         if not files.available and not rebuilding:
-            raise _Refused(f"partition {head.partition} is unavailable: {files.fault or 'switched off'}")
+            raise Refused(f"partition {head.partition} is unavailable: {files.fault or 'switched off'}")
         self._check_session(head, files)
-        return files
 
     def _set_info(self, files: PartitionStore, session: int, lwm: int) -> None:
         info, last = files.info, files.max_txid
         if session < info.session:
-            raise _Refused(f"session {session} is older than the stored one, {info.session}")
+            raise Refused(f"session {session} is older than the stored one, {info.session}")
         if last > lwm:
-            raise _Refused(f"low-water mark {lwm} is below the last transaction, {last}")
+            raise Refused(f"low-water mark {lwm} is below the last transaction, {last}")
         if session == info.session and (lwm < info.lwm or last < info.local_lwm):
-            raise _Refused(f"low-water mark {lwm} is below that of this session, {info.lwm}")
+            raise Refused(f"low-water mark {lwm} is below that of this session, {info.lwm}")
         files.set_info(SessionInfo(session, lwm, last))
 
     def _append(self, files: PartitionStore, records: Sequence[s.Record]) -> None:
@@ -184,12 +170,12 @@ class Node:
         lacks = self._store.free_bytes() - size < self._reserve
         self.lacking_bytes = size if lacks else 0
         if lacks:
-            raise _Refused(f"less than {self._reserve} bytes are free on the disk")
+            raise Refused(f"less than {self._reserve} bytes are free on the disk")
         for expected, (txid, _, _, data, crc) in enumerate(records, files.max_txid + 1):
             if txid != expected:
-                raise _Refused(f"transaction out of order: {txid} was sent, {expected} is next")
+                raise Refused(f"transaction out of order: {txid} was sent, {expected} is next")
             if crc32(data) != crc:
-                raise _Refused(f"transaction {txid}: data does not match its CRC")
+                raise Refused(f"transaction {txid}: data does not match its CRC")
         if records:
             files.append(records)
 

@@ -59,7 +59,6 @@ class StoreSession(Joining):
         self.blocker = ""
         self._floor = floor
         self._shunned = set(shunned)
-        self._ready: deque[tuple[Replica, Any]] = deque()
         self._meta: PartitionMetadata | None = None
         self._version = -1
         self._phase = "reading"
@@ -320,13 +319,6 @@ class StoreSession(Joining):
 
     def _resuming(self, replica: Replica) -> Callable[[Any], None]:
         return lambda answer: self._ready.append((replica, answer))
-
-    def _poke(self) -> None:
-        """Something that replicas may wait for has changed."""
-        for replica in self._replicas.values():
-            if replica.waiting:
-                replica.waiting = False
-                self._ready.append((replica, None))
 
     # -- one replica ----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,10 @@ class Damaged(Exception):
         self.txid = txid
 
 
+class Refused(Exception):
+    """Why a storage node answers a request by FAILURE."""
+
+
 class SessionInfo(NamedTuple):
     """What the last SET_LOW_WATER_MARK wrote."""
 
@@ -123,3 +127,10 @@ class NodeStore(Protocol):
 
     def free_bytes(self) -> int:
         """Return how much more may be written."""
+
+
+def assigned(store: NodeStore, number: int) -> PartitionStore:
+    """Return a partition of this node; raises ``Refused`` if it is none."""
+    if (files := store.partition(number)) is None:
+        raise Refused(f"partition {number} is not assigned to this storage node")
+    return files
