@@ -48,9 +48,7 @@ class Admin:
                 return s.AdminRecordListResponse(request.seq, request.partition, tuple(records))
             case s.AdminSessionInfoRequest():
                 info = assigned(self._store, request.partition).info
-                return s.AdminSessionInfoResponse(
-                    request.seq, request.partition, info.session, info.lwm, info.local_lwm
-                )
+                return s.AdminSessionInfoResponse(request.seq, request.partition, *info)
             case s.MetricsRequest():
                 return s.MetricsResponse(request.seq, json.dumps(self._metrics()))
             case s.PartitionStatusRequest():

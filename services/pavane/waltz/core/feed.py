@@ -94,7 +94,6 @@ class Feed:
     frame_bytes: int = FRAME_BYTES_DEFAULT
     inline: int = -1
     reading: bool = False
-    suspended: bool = False
 
 
 class Feeds:

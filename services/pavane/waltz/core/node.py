@@ -95,7 +95,7 @@ class Node:
             raise Refused(files.fault)  # with it a recovery begins, which has to know that nobody has verified the copy
         match message:
             case s.LastSessionInfoRequest():
-                return s.LastSessionInfoResponse(head, files.info.session, files.info.lwm, files.info.local_lwm)
+                return s.LastSessionInfoResponse(head, *files.info)
             case s.SetLowWaterMark():
                 self._set_info(files, head.session, message.lwm)
                 return s.Success(head)
@@ -103,8 +103,7 @@ class Node:
                 files.truncate(max(-1, message.txid))
                 return s.MaxTransactionIdResponse(head, files.max_txid)
             case s.Retain():
-                kept = files.retain(message.start, message.bytes_max, message.age_ms_max)
-                return s.Retained(head, kept.first, kept.last, kept.wanted, kept.size)
+                return s.Retained(head, *files.retain(message.start, message.bytes_max, message.age_ms_max))
             case s.Append():
                 touched[head.partition] = files
                 self._append(files, message.records)
@@ -135,8 +134,7 @@ class Node:
             files.rebuilt()
         if step in (RepairStep.BEGIN, RepairStep.ANEW):
             self._rebuilt_by[head.partition] = head.session
-        info = files.info
-        return s.Repaired(head, files.state, info.session, info.lwm, info.local_lwm, files.fault)
+        return s.Repaired(head, files.state, *files.info, files.fault)
 
     def _check_session(self, head: s.Head, files: PartitionStore) -> None:
         newest = max(self._newest.get(head.partition, -1), files.fence)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pavane.waltz.state.recovery import Info, Plan
+from pavane.waltz.state.recovery import Plan
 from pavane.waltz.wire import storage as s
 
 Step = tuple[Any, ...] | None
@@ -20,7 +20,6 @@ class Replica:
     waiting: bool = False
     failed: bool = False
     plan: Plan | None = None
-    info: Info | None = None
     hwm: int = -1  # what it holds, durably
     stamped: bool = False
     rebuilding: bool = False

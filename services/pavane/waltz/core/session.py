@@ -352,8 +352,8 @@ class StoreSession(Joining):
     def _recover(self, replica: Replica) -> Work:
         info = yield from self._info(replica)
         last = yield from self._own(replica, s.MaxTransactionIdRequest, False)
-        replica.info = Info(info.session, info.lwm, info.local_lwm, last.txid)
-        plan = recovery.classify(self._members, replica.node, replica.info)
+        held = Info(info.session, info.lwm, info.local_lwm, last.txid)
+        plan = recovery.classify(self._members, replica.node, held)
         replica.hwm = last.txid
         joins = replica.node not in self._counted
         replica.rebuilding |= joins and replica.node not in self.joined
