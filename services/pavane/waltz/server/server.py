@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from pavane.runtime.adapter import CoreAdapter
@@ -70,9 +71,7 @@ class WaltzServer:
         self.config = config
         self._archive, self._archive_delay_s = archive, archive_delay_s
         self._archiver: Archiver | None = None
-        self._rights = rights
-        self._quotas = quotas
-        self._policy = policy
+        self._make_core = partial(ServerCore, policy=policy, rights=rights, quotas=quotas)
         self.metadata = metadata
         self._works: dict[type, tuple[Callable[[Any], Coroutine[Any, Any, None]], str]] = {
             o.ReadMeta: (self._read_meta, "waltz metadata"),
@@ -130,15 +129,8 @@ class WaltzServer:
     async def start(self, host: str, port: int) -> None:
         """Take a server id, listen and follow the cluster. Raises ``OSError`` and ``MetadataError``."""
         number = await cluster.next_id(self.metadata, self._paths.server_ids)
-        self.core = ServerCore(
-            number,
-            self.config.name,
-            self.config.partitions,
-            policy=self._policy,
-            epoch=time.time() - self._loop.time(),
-            rights=self._rights,
-            quotas=self._quotas,
-        )
+        epoch = time.time() - self._loop.time()
+        self.core = self._make_core(number, self.config.name, self.config.partitions, epoch=epoch)
         self._adapter = CoreAdapter(self.core, self._execute, self._fail)
         await self._listener.start(host, port, self._client_tls)
         self._adapter.begin(self._follow(), name="waltz view")
