@@ -10,7 +10,7 @@ from pavane.waltz.core.connection import Connection
 from pavane.waltz.core.feed import CREDIT_MAX, Feeds
 from pavane.waltz.core.outputs import Output, Reply
 from pavane.waltz.wire import messages as m
-from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.fields import ReqId, Shared
 from pavane.waltz.wire.storage import Record
 from pavane.waltz.wire.tables import RESPONSES
 
@@ -52,7 +52,7 @@ def test_items_for_many_readers_are_encoded_once() -> None:
     assert len(batches) == 3
     assert len(bodies) == 1
     assert RESPONSES[5].decode(bodies.pop()) == batches[0]
-    shared = {id(batch.items.encoded) for batch in batches if isinstance(batch.items, m.SharedItems)}
+    shared = {id(batch.items.encoded) for batch in batches if isinstance(batch.items, Shared)}
     assert len(shared) == 1
 
 

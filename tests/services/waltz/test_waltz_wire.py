@@ -24,6 +24,7 @@ from pavane.waltz.wire.fields import (
     ChecksumError,
     Layout,
     ReqId,
+    Shared,
     names_of,
 )
 from pavane.waltz.wire.frame import Channel, Side
@@ -592,6 +593,6 @@ def test_the_short_ways_say_what_the_tables_say() -> None:
     records = tuple(storage.Record.of(txid, reqid, 5, b"data" * txid) for txid in range(3))
     head = storage.Head(1, 2, 3)
     plain = storage.STORAGE_REQUESTS[0].encode(storage.Append(head, records, False))
-    shared = storage.SharedRecords(records)
+    shared = Shared(records)
     for _ in range(2):  # made, then remembered
         assert storage.STORAGE_REQUESTS[0].encode(storage.Append(head, shared, False)) == plain

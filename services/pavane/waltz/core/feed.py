@@ -9,7 +9,7 @@ from pavane.waltz.core.connection import FEEDS_MAX, Connection
 from pavane.waltz.core.outputs import Drain, Hangup, Output, Reply
 from pavane.waltz.errors import RejectCode
 from pavane.waltz.wire import messages as m
-from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.fields import ReqId, Shared
 from pavane.waltz.wire.frame import FeedBurst
 from pavane.waltz.wire.storage import Record
 
@@ -76,7 +76,7 @@ class Tail:
 
 
 NO_BURST: tuple[Sequence[Record], FeedBurst] = [], FeedBurst()
-NOTHING_CUT: tuple[Sequence[Record], int, int, m.SharedItems, int, int] = [], 0, 0, m.SharedItems(), 0, 0
+NOTHING_CUT: tuple[Sequence[Record], int, int, Shared[m.FeedItem], int, int] = [], 0, 0, Shared(), 0, 0
 
 
 @dataclass(slots=True)
@@ -344,7 +344,7 @@ class Feeds:
         return len(items)
 
 
-def _cut(feed: Feed, records: Sequence[Record]) -> tuple[m.SharedItems, int, int]:
+def _cut(feed: Feed, records: Sequence[Record]) -> tuple[Shared[m.FeedItem], int, int]:
     """Return the items of the next batch, the bytes of their data, and their size in a frame."""
     items: list[m.FeedItem] = []
     size = credit_bytes = 0
@@ -356,7 +356,7 @@ def _cut(feed: Feed, records: Sequence[Record]) -> tuple[m.SharedItems, int, int
         size += cost + ITEM_BYTES
         credit_bytes += cost
         items.append(m.FeedItem(record.reqid, record.header, record.data if inline else None))
-    return m.SharedItems(items), credit_bytes, size
+    return Shared(items), credit_bytes, size
 
 
 def batch_fault(request: m.FeedBatchRequest) -> str:

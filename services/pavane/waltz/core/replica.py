@@ -6,6 +6,7 @@ from typing import Any
 
 from pavane.waltz.state.recovery import Plan
 from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.fields import Shared
 
 Step = tuple[Any, ...] | None
 Work = Generator[Step, Any, None]
@@ -45,7 +46,7 @@ class Batch:
     """Appends that are sent together, and who has to vote on them."""
 
     first: int
-    records: s.SharedRecords
+    records: Shared[s.Record]
     voters: set[str]
     votes: set[str] = field(default_factory=set)
 

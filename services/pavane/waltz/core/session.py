@@ -19,6 +19,7 @@ from pavane.waltz.state import recovery
 from pavane.waltz.state.recovery import Info, Member, Verdict
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.blobs import EMPTY_METADATA, PartitionMetadata, ReplicaState
+from pavane.waltz.wire.fields import Shared
 
 BATCH_RECORDS_MAX = 1000  # of one message
 BATCH_BYTES_MAX = 8 * 1024 * 1024
@@ -256,7 +257,7 @@ class StoreSession(Joining):
     def append(self, now: float, records: Sequence[s.Record]) -> list[Output]:
         """Send records, whose transactions continue the log, to every voter."""
         self._now = now
-        batch = Batch(self._next, s.SharedRecords(records), set())
+        batch = Batch(self._next, Shared(records), set())
         self._next = batch.last + 1
         self._batches.append(batch)
         for replica in self._replicas.values():

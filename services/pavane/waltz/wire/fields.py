@@ -24,6 +24,12 @@ M = TypeVar("M")
 new = tuple.__new__  # what a NamedTuple's own __new__ calls, at half the time
 
 
+class Shared(tuple[T, ...]):
+    """Elements of a list that goes to several peers: they are encoded once."""
+
+    encoded: bytes | None = None
+
+
 class ReqId(NamedTuple):
     """Identity of a request; an append's is stored with its record."""
 
@@ -418,6 +424,15 @@ def read_count(body: bytes, at: int, size_min: int, most: int = ELEMENTS_MAX, nu
     if count > most:
         raise LimitExceeded("ELEMENTS_MAX", count, most)
     return count, at
+
+
+def encoded_once(value: Sequence[T], encode: Callable[[Sequence[T]], bytes]) -> bytes:
+    """Return the bytes of a list, which ``Shared`` ones keep."""
+    if not isinstance(value, Shared):
+        return encode(value)
+    if value.encoded is None:
+        value.encoded = encode(value)
+    return value.encoded
 
 
 def _bounded(count: int, most: int = ELEMENTS_MAX) -> int:

@@ -244,12 +244,6 @@ class FeedItem(NamedTuple):
     data: bytes | None
 
 
-class SharedItems(tuple[FeedItem, ...]):
-    """Items that go to many readers: they are encoded once."""
-
-    encoded: bytes | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class FeedBatch(Message):
     """Transactions ``first_txid``, ``first_txid`` + 1, …"""

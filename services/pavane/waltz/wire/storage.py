@@ -27,6 +27,7 @@ from pavane.waltz.wire.fields import (
     Optional,
     ReqId,
     Scalar,
+    encoded_once,
     new,
     read_count,
 )
@@ -84,12 +85,6 @@ class Record(NamedTuple):
     def of(cls, txid: int, reqid: ReqId, header: int, data: bytes) -> Self:
         """Return a record with the CRC of its data."""
         return new(cls, (txid, reqid, header, data, zlib.crc32(data)))
-
-
-class SharedRecords(tuple[Record, ...]):
-    """Records that go to several nodes: they are encoded once."""
-
-    encoded: bytes | None = None
 
 
 class StackLine(NamedTuple):
@@ -311,12 +306,7 @@ class _Records:
 
     def put(self, out: bytearray, value: Sequence[Record]) -> None:
         """Append ``value``."""
-        if not isinstance(value, SharedRecords):
-            out += self._encoded(value)
-            return
-        if value.encoded is None:
-            value.encoded = self._encoded(value)
-        out += value.encoded
+        out += encoded_once(value, self._encoded)
 
     def _encoded(self, value: Sequence[Record]) -> bytes:
         if len(value) > RECORDS_MAX:

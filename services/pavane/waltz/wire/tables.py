@@ -6,7 +6,7 @@ it ``RemoteProtocolError``.
 
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -30,6 +30,7 @@ from pavane.waltz.wire.fields import (
     Layout,
     Listed,
     ReqId,
+    encoded_once,
     new,
     read_count,
 )
@@ -71,17 +72,12 @@ class _BatchItems:
 
     size_min = 8
 
-    def put(self, out: bytearray, value: tuple[m.FeedItem, ...]) -> None:
+    def put(self, out: bytearray, value: Sequence[m.FeedItem]) -> None:
         """Append the items and the CRC of ``out``, which starts with the type byte."""
-        if not isinstance(value, m.SharedItems):
-            out += self._encoded(value)
-        else:
-            if value.encoded is None:
-                value.encoded = self._encoded(value)
-            out += value.encoded
+        out += encoded_once(value, self._encoded)
         out += _UINT32.pack(zlib.crc32(out))
 
-    def _encoded(self, value: tuple[m.FeedItem, ...]) -> bytes:
+    def _encoded(self, value: Sequence[m.FeedItem]) -> bytes:
         if not 1 <= len(value) <= m.BATCH_ITEMS_MAX:
             raise LocalProtocolError(f"a batch of {len(value)} items (1 to {m.BATCH_ITEMS_MAX})")
         parts = [_INT32.pack(len(value))]
