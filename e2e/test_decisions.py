@@ -1,5 +1,6 @@
 """Decisions of a user, and attempts that fail: the active generation is untouched and the reason is told."""
 
+import re
 from typing import Any
 
 from e2e.cluster import QUICK, RaftTest, blockers_of, reason_of, state_of
@@ -47,6 +48,21 @@ async def test_pause_holds_a_caught_up_generation_until_resume(raft: RaftTest) -
     await serves(raft, 1)
     raft.platform.run("rollout", "resume", "raft/q", "-n", raft.namespace)
     await raft.until_current(generation=2)
+
+
+async def test_a_generation_waits_for_its_window_and_a_way_back_waits_for_none(raft: RaftTest) -> None:
+    leap_day = {"schedule": "0 0 29 2 *", "duration": "1m"}
+    await raft.apply(replicas=1, rollout={**QUICK["rollout"], "windows": [leap_day]})
+    await raft.until_current(generation=1)
+    await change(raft, restart="again")
+    await raft.until(lambda item: "OutsideWindow" in blockers_of(item), "it waits for its window")
+    assert re.search(r"waits for its window, which opens at 2\d{3}-02-29\s00:00\sUTC", await why(raft))
+    await serves(raft, 1)
+    await change(raft, windows=[leap_day, {"schedule": "* * * * *", "duration": "1m"}])
+    document = await raft.until_current(generation=2)
+    assert "it waited for its window from" in document["status"]["history"][0]["message"]
+    await change(raft, restart=None, windows=[leap_day])
+    await raft.until_current(generation=3)
 
 
 async def test_abort_and_retry(raft: RaftTest) -> None:

@@ -60,6 +60,9 @@ BREACHES = {
     "for must be between 0s and 24h": Breach(
         "spec.rollout.gates[0].for", {"rollout": {"gates": [gate(**{"for": "25h"})]}}
     ),
+    "duration must be between 1m and 168h": Breach(
+        "spec.rollout.windows[0].duration", {"rollout": {"windows": [{"schedule": "0 2 * * *", "duration": "30s"}]}}
+    ),
     "set exactly one of http and prometheus": Breach(
         "spec.rollout.gates[0]", {"rollout": {"gates": [gate(prometheus={"query": "up", "min": 1})]}}
     ),

@@ -16,6 +16,8 @@ from tests.operator.model_cluster_kind import NAME, UID
 from tests.operator.model_cluster_script import Scenario, Script, after, failed_with, gone, rests_on, state_is
 from tests.operator.model_cluster_upkeep import FROM_NOTHING as UPKEEP_FROM_NOTHING
 from tests.operator.model_cluster_upkeep import SCENARIOS as UPKEEP
+from tests.operator.model_cluster_windows import FROM_NOTHING as WINDOWS_FROM_NOTHING
+from tests.operator.model_cluster_windows import SCENARIOS as WINDOWS
 
 
 def bootstrap(world: World) -> Script:
@@ -531,6 +533,7 @@ FROM_NOTHING = (
     )
     | UPKEEP_FROM_NOTHING
     | GATES_FROM_NOTHING
+    | WINDOWS_FROM_NOTHING
 )
 """Scenarios that begin before there is anything; all others begin with a resource that has come to rest."""
 SCENARIOS |= {
@@ -549,4 +552,4 @@ SCENARIOS |= {
     for state in State
     if state is not State.IDLE
 }
-SCENARIOS |= BAKE | GATES | UPKEEP
+SCENARIOS |= BAKE | GATES | WINDOWS | UPKEEP

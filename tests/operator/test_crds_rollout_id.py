@@ -69,6 +69,7 @@ def test_ids_of_generations_of_the_first_release_are_known_again(fields: dict[st
         {"resources": {"requests": {"memory": "128Mi", "cpu": "100m"}}},
         {"rollout": {"paused": True, "promote": 3, "abort": 4, "deadline": "1h", "restart": ""}},
         {"rollout": {"gates": [{"name": "up", "for": "5s", "prometheus": {"query": "up", "min": 1}}]}},
+        {"rollout": {"windows": [{"schedule": "0 22 * * *", "duration": "2h"}]}},
         {"terminationGracePeriod": "30s", "extraEnv": [], "config": {}},
     ],
 )

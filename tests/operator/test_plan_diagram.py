@@ -1,5 +1,6 @@
 """docs/rollout.md is what the transition table says."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pavane_operator.crds.gates import OnFailure
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.plan import diagram
 from pavane_operator.plan.table import TABLE
+from pavane_operator.plan.windows import window_problem
 
 DOCUMENT = Path(__file__).parents[2] / diagram.FOLDER / diagram.FILE
 
@@ -33,11 +35,14 @@ def test_check_tells_a_stale_document_and_writes_nothing(tmp_path: Path, capsys:
     assert diagram.main(["--check", *there]) == 0
 
 
-def test_the_example_of_gates_is_a_resource() -> None:
-    (_, example, _) = diagram.FOOTER.replace("```yaml", "```").split("```")
+def test_the_examples_of_gates_and_windows_are_resources() -> None:
+    (_, example, _, windows, _) = diagram.FOOTER.replace("```yaml", "```").split("```")
     document = yaml.safe_load(example)
     spec = RaftClusterSpec.read(document["spec"])
     assert [each.on_failure for each in spec.rollout.gates] == [OnFailure.SWITCH_BACK, None, OnFailure.SWITCH_BACK]
+    found = RaftClusterSpec.read(yaml.safe_load(windows)["spec"]).rollout.windows
+    assert len(found) == 2
+    assert window_problem(found, datetime(2030, 1, 1, tzinfo=UTC)) is None
 
 
 def test_the_name_of_a_row_occurs_once() -> None:

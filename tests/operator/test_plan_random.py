@@ -9,6 +9,7 @@ import pytest
 from pavane_operator.crds.status import State
 from tests.operator.model_cluster import KilledError, World, settled
 from tests.operator.model_cluster_kind import NAME
+from tests.operator.model_cluster_windows import CLOSED
 from tests.operator.model_operator import Operator
 
 SEEDS = 40
@@ -79,6 +80,7 @@ class Life:
             "crashLimit": chance.choice((0, 1, 5)),
             "deadline": chance.choice(("10s", "30m")),
             "onDeadline": chance.choice(("Hold", "Abort")),
+            "windows": chance.choice(([], [], [CLOSED], [{"schedule": "*/2 * * * *", "duration": "1m"}])),
         }
         match chance.randrange(15):
             case 0 | 1 | 2:

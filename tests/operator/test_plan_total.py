@@ -60,9 +60,16 @@ TIMES = st.integers(-4000, 100).map(lambda seconds: START + timedelta(seconds=se
 OPTIONAL_TIMES = st.none() | TIMES
 IDS = st.sampled_from(["", "other", "0123456789abcdef"])
 STEPS = st.builds(Step, name=st.sampled_from(["Permit", "Fence", "Serve", "Retire", "Unknown"]), at=TIMES)
-REASONS = st.sampled_from(["Paused", "WaitingForApproval", "ImagePull", "NoQuorum", "StateLost", "FenceTooLow"])
+REASONS = st.sampled_from([
+    "Paused", "WaitingForApproval", "OutsideWindow", "ImagePull", "NoQuorum", "StateLost", "FenceTooLow",
+])  # fmt: skip
 BLOCKERS = st.builds(Blocker, pod=st.none() | st.just(f"{NAME}-server-g2-0"), reason=REASONS, since=TIMES)
 GATE = {"name": "probe", "for": "0s", "onFailure": "SwitchBack", "prometheus": {"query": "${generation}", "min": 1}}
+WINDOWS = st.fixed_dictionaries({
+    "schedule": st.sampled_from(["* * * * *", "0 12 * * *", "0 0 30 2 *", "x x x x x"]),
+    "duration": st.sampled_from(["1m", "99999999999999h"]),
+    "timeZone": st.sampled_from(["Etc/UTC", "Mars/Base", "../x"]),
+})  # fmt: skip
 GATES = st.builds(GateStatus, name=st.just("probe"), verdict=st.sampled_from(Verdict), since=TIMES, at=TIMES)
 STATUSES = st.builds(
     Status,
@@ -103,6 +110,7 @@ SPECS = st.builds(
             "deadline": st.sampled_from(["0s", "30m", "99999999999999h"]),
             "bake": st.sampled_from(["1s", "99999999999999h"]),
             "gates": st.just([GATE]),
+            "windows": st.lists(WINDOWS, max_size=2),
             "retireDelay": st.sampled_from(["0s", "99999999999999h"]),
             "caughtUp": st.sampled_from([{}, {"stabilityPeriod": "0s"}, {"stabilityPeriod": "99999999999999h"}]),
         },

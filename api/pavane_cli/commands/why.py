@@ -14,6 +14,7 @@ ADVICE = {
     "NotFollowing": "It continues when the pod follows, and rolls out anew when the bake is over.",
     "GateFailed": "Correct what the gate names, or abort with `pavane rollout abort {reference}`.",
     "GateInconclusive": "It continues when the gate can be judged; correct its port, path or jsonPath, or remove it.",
+    "OutsideWindow": "It continues by itself; `pavane rollout force-promote {reference}` does not wait.",
     "Lagging": "It continues when the pods have caught up; `pavane rollout force-promote` does not wait.",
     "WithinStabilityPeriod": "It continues by itself.",
     "PodPending": "The pod has not started; `pavane describe {reference}` and the pod's events say why.",

@@ -1,7 +1,6 @@
 """`Backup`: a copy of a RaftCluster in object storage, made once (docs/specs/operator.md 1.10)."""
 
 from enum import StrEnum
-from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
@@ -9,10 +8,8 @@ from pavane_operator.crds.base import Count, Mark, Model, Name, ResourceName, Ti
 from pavane_operator.crds.descriptor import Described, column
 from pavane_operator.crds.status import CONDITIONS_MAX_ITEMS, Condition, StoredStatus
 from pavane_operator.crds.values import STORE_URL_MAX_CHARACTERS, StoreUrl
+from pavane_operator.crds.windows import Cron
 
-SCHEDULE_PATTERN = r"^[-*/,0-9A-Za-z]+( [-*/,0-9A-Za-z]+){4}$"
-"""Five fields; what they may hold the operator says."""
-SCHEDULE_MAX_CHARACTERS = 128
 KEEP_MAX = 1000
 """Each is listed, with all its files, whenever old ones are deleted."""
 
@@ -65,9 +62,7 @@ class BackupSpec(Model):
 class ScheduledBackup(Model):
     """When a Backup of the resource is made by itself, and where."""
 
-    schedule: Annotated[str, Field(pattern=SCHEDULE_PATTERN, max_length=SCHEDULE_MAX_CHARACTERS)] = Field(
-        json_schema_extra=marked(Mark.CONTROL)
-    )
+    schedule: Cron = Field(json_schema_extra=marked(Mark.CONTROL))
     """As of cron: minute, hour, day of the month, month, day of the week; `30 2 * * *` is every night. The first is
     made at once. Of those that were missed meanwhile one is made."""
     time_zone: Name = Field(default="Etc/UTC", json_schema_extra=marked(Mark.CONTROL))

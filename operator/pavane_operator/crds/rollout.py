@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from pavane_operator.crds.base import COUNTER_MAX, NO_DEFAULT_KEY, Mark, Model, Name, marked, rule, rules
 from pavane_operator.crds.gates import GATES_MAX_ITEMS, GateSpec
 from pavane_operator.crds.values import Duration
+from pavane_operator.crds.windows import WINDOWS_MAX_ITEMS, Window
 
 LAG_MAX = 1_000_000_000
 """Largest allowed lag: beyond it *caught up* says nothing."""
@@ -90,8 +91,8 @@ class RolloutSpec(Model):
     caught_up: CaughtUpSpec = Field(default_factory=CaughtUpSpec)
     """When a generation counts as caught up."""
     deadline: Duration = Field(default="30m", json_schema_extra=marked(Mark.CONTROL))
-    """Maximum time from the start of an attempt to its promotion, without time paused or waiting for approval. It ends
-    no attempt that only waits for the rest of `for` of gates that are good."""
+    """Maximum time from the start of an attempt to its promotion, without time paused or waiting for approval or a
+    window. It ends no attempt that only waits for the rest of `for` of gates that are good."""
     on_deadline: OnDeadline = Field(default=OnDeadline.HOLD, json_schema_extra=marked(Mark.CONTROL))
     """Hold keeps trying and sets Stalled; Abort aborts the attempt."""
     crash_limit: int = Field(default=5, ge=0, le=CRASH_LIMIT_MAX, json_schema_extra=marked(Mark.CONTROL))
@@ -121,6 +122,12 @@ class RolloutSpec(Model):
     )
     """What the new generation must show once it has caught up, before it is promoted, and while it bakes: then the bake
     is over only when all have passed. With Immediate, and in the first rollout, they are not asked before."""
+    windows: list[Window] = Field(
+        default_factory=list, max_length=WINDOWS_MAX_ITEMS, json_schema_extra=marked(Mark.CONTROL)
+    )
+    """A new generation catches up at any time and is promoted within one of these only. They hold up neither the first
+    rollout, a way back to a spec that has served, nor what `forcePromote` names. Without any it is promoted at any
+    time."""
 
 
 class BakedRollout(RolloutSpec):

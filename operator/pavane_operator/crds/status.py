@@ -150,14 +150,14 @@ class Rollout(StatusModel):
     deadline: Time | None = None
     """When the promotion should have begun; extended by the time the attempt was held."""
     held_seconds: Count | None = None
-    """Seconds paused, waiting for approval or for the time of gates that are good; they do not count towards the
-    deadline."""
+    """Seconds paused, waiting for approval, a window, or for the time of gates that are good; they do not count towards
+    the deadline."""
     forced: bool | None = None
     """True when the promotion was forced."""
     reason: Name | None = None
     """Why the attempt is being aborted."""
     message: Text | None = None
-    """The same in words."""
+    """The same in words; before, how long it waited for its window."""
     blockers: list[Blocker] = Field(default_factory=list, max_length=BLOCKERS_MAX_ITEMS)
     """What the attempt is waiting for, worst first."""
     gates: list[GateStatus] = Field(default_factory=list, max_length=GATES_MAX_ITEMS)
@@ -218,7 +218,7 @@ class Attempt(StatusModel):
     reason: Name | None = None
     """Why it was not promoted."""
     message: Text | None = None
-    """The same in words."""
+    """The same in words; of one that was promoted, how long it waited for its window."""
     started_at: Time | None = None
     """When it began."""
     finished_at: Time

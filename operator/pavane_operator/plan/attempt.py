@@ -1,16 +1,19 @@
 """The attempt under way: its steps, the decisions of its user, and its time (docs/specs/operator.md 2.4, 2.5, 3)."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from pavane_operator.crds.rollout import Strategy
-from pavane_operator.crds.status import Blocker, State
+from pavane_operator.crds.status import Blocker, Result, State
 from pavane_operator.plan.port import PromotionStep
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION, ResourceSnapshot
+from pavane_operator.plan.windows import is_open, opens_at
 
 SERVE = "Serve"
 """Last step of a bootstrap: from here the public Service may let clients in (D10)."""
-HOLDING_REASONS = frozenset({"Paused", "WaitingForApproval", "GateWaiting"})
+OUTSIDE_WINDOW = "OutsideWindow"
+"""Reason of an attempt that waits for a window of its spec."""
+HOLDING_REASONS = frozenset({"Paused", "WaitingForApproval", OUTSIDE_WINDOW, "GateWaiting"})
 """Gate reasons whose time does not count towards the deadline."""
 
 
@@ -93,11 +96,28 @@ class Attempt(ResourceSnapshot):
 
     @cached_property
     def held_reason(self) -> str | None:
-        """Why the attempt is held by its user now: `Paused` or `WaitingForApproval`; None if it is not."""
+        """Why the attempt is held by its user now: `Paused`, `WaitingForApproval` or `OutsideWindow`; None if it is
+        not."""
         control = self.spec.rollout
         if self.state not in BEFORE_PROMOTION or self.bootstrap or self.forced:
             return None
         approved = control.strategy is not Strategy.MANUAL or control.promote == self.next
         if not approved and self.state is State.CAUGHT_UP:
             return "WaitingForApproval"
-        return "Paused" if control.paused else None
+        if control.paused:
+            return "Paused"
+        ready = self.state is State.CAUGHT_UP or (self.immediate and self.state is State.CATCHING_UP)
+        return OUTSIDE_WINDOW if ready and self.outside_window else None
+
+    @cached_property
+    def outside_window(self) -> bool:
+        """Whether the windows of the spec keep the attempt from its promotion; a way back to a spec that has served
+        waits for none."""
+        windows = self.spec.rollout.windows
+        served = {each.id for each in self.status.history if each.result is Result.PROMOTED}
+        return bool(windows) and self.rollout.id not in served and not is_open(windows, self.now)
+
+    @property
+    def window_opens(self) -> datetime | None:
+        """When the next window opens for an attempt that waits for one; None = never, or it does not wait."""
+        return opens_at(self.spec.rollout.windows, self.now) if self.outside_window else None

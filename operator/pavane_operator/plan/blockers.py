@@ -8,6 +8,7 @@ from pavane.wire.stages import Stage
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, Blocker, Rollout, State, Verdict
 from pavane_operator.crds.values import parse_duration
+from pavane_operator.plan.attempt import OUTSIDE_WINDOW
 from pavane_operator.plan.children import pods_of_sets
 from pavane_operator.plan.clock import NOT_HYDRATED
 from pavane_operator.plan.gates import closed_gate, gate_problem, switch_back_problem
@@ -56,6 +57,7 @@ _WORST_FIRST = (
     "WithinStabilityPeriod",
     HANDING_OVER,
     "GateInconclusive",
+    OUTSIDE_WINDOW,
     "GateWaiting",
 )
 """Reasons by how much help they need; others come after these, in alphabetical order."""

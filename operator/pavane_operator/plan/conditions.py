@@ -9,6 +9,7 @@ from pavane_operator.plan.model import CAN_SWITCH_BACK, DELETE_IN_USE_ANNOTATION
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import ResourceView
 from pavane_operator.plan.volumes import CANNOT_GROW, RESIZING, growth_problem
+from pavane_operator.plan.windows import window_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,9 @@ def _up_to_date_in_idle(view: ResourceView, status: Status) -> _Verdict:
         return _Verdict(Truth.FALSE, "Suspended", "set spec.suspend to false to start the rollout")
     if view.problems:  # of what is live too, although nothing is to be rolled out
         return _Verdict(Truth.FALSE, view.problems[0].reason, view.problems[0].message)
+    window = window_problem(view.spec.rollout.windows, view.now)
+    if window is not None:  # told before somebody waits for it; it holds up nothing else
+        return _Verdict(Truth.FALSE, window.reason, window.message)
     if applied and view.revision_is_lost and not view.restorable:
         text = f"ControllerRevision {view.resource.name}-g{view.active}, what the pods are made of, is gone"
         hint = "they can neither be scaled nor restored; change spec.rollout.restart to roll out new ones"

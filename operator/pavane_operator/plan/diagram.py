@@ -69,6 +69,31 @@ After an abort or a way back `status.failed` names the spec, which is not tried 
 `pavane rollout retry`. While a generation bakes, its number in `spec.rollout.retry` keeps it whatever a gate says.
 `forcePromote` does not wait for gates; a first rollout and `Immediate` ask none before the promotion. What each gate
 found, and since when, is in `status.rollout.gates`; why an attempt ended is in `status.history`.
+
+## Windows
+
+`spec.rollout.windows` says when a new generation may take over:
+
+```yaml
+spec:
+  rollout:
+    windows:
+      - {schedule: "0 22 * * mon-thu", timeZone: Europe/Berlin, duration: 6h}
+      - {schedule: "0 6 * * sun", timeZone: Europe/Berlin, duration: 12h}
+```
+
+The new generation starts and catches up at any time, and its gates are asked. It is promoted within a window only:
+outside of all of them the attempt waits with `OutsideWindow`, and status and `pavane why` say when the next one opens.
+That time does not count towards `deadline`. `status.history` says how long it waited.
+
+* A window opens at each time of `schedule`, five fields of cron, and stays open for `duration`, also beyond midnight.
+  One that opens again before it closes stays open. `duration` is real time: in a night in which the clock changes a
+  window ends an hour earlier or later by the clock. A time that such a night leaves out counts as an hour later, one
+  that comes twice counts once.
+* A promotion that has begun goes on when the window closes, and so do a bake and the end of the old generation.
+* No window holds up a first rollout, a way back while a generation bakes, an undo (a spec that was promoted before), a
+  repair, or what `forcePromote` names. `Immediate` waits for a window as well.
+* A window that cannot be read, or whose day never comes, is closed: `UpToDate` says so at once, with `InvalidConfig`.
 """
 
 

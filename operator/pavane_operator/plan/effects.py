@@ -374,6 +374,7 @@ def _served(view: ResourceView, state: State) -> Decision:
         id=view.id_of(view.next) or view.rollout.id or "",
         image=view.image_of(view.next),
         result=Result.PROMOTED,
+        message=view.rollout.message,
         started_at=view.rollout.started_at,
         finished_at=now,
         write_gap_ms=None,

@@ -1,13 +1,15 @@
 """The gates before a promotion, or a way back (docs/specs/operator.md 2.5)."""
 
 from pavane_operator.crds.rollout import Strategy
+from pavane_operator.plan.attempt import OUTSIDE_WINDOW
 from pavane_operator.plan.model import Problem
 from pavane_operator.plan.questions import words
 from pavane_operator.plan.view import ResourceView
+from pavane_operator.plan.windows import window_problem
 
 
 def closed_gate(view: ResourceView) -> Problem | None:
-    """The first closed gate of approval, pause, the spec's own and safety; None when the attempt may be promoted."""
+    """The first closed gate of approval, pause, windows, the spec's own and safety; None = it may be promoted."""
     control = view.spec.rollout
     if control.strategy is Strategy.MANUAL and control.promote != view.next:
         return Problem(
@@ -15,7 +17,16 @@ def closed_gate(view: ResourceView) -> Problem | None:
         )
     if control.paused:
         return Problem("Paused", "set spec.rollout.paused to false to let the attempt go on")
+    if view.outside_window:
+        return Problem(OUTSIDE_WINDOW, f"generation {view.next} waits for its window, {_opening(view)}")
     return gate_problem(view) or view.facts.safety
+
+
+def _opening(view: ResourceView) -> str:
+    if view.window_opens is not None:
+        return f"which opens at {view.window_opens:%F %R} UTC"
+    problem = window_problem(view.spec.rollout.windows, view.now)
+    return f"which never opens: {problem.message}" if problem is not None else "which never opens"
 
 
 def gate_problem(view: ResourceView) -> Problem | None:
@@ -47,4 +58,4 @@ def may_skip_catching_up(view: ResourceView) -> bool:
         return True
     if view.facts.safety is not None:
         return False
-    return view.forced or (view.immediate and not view.spec.rollout.paused)
+    return view.forced or (view.immediate and not view.spec.rollout.paused and not view.outside_window)

@@ -21,6 +21,7 @@ from pavane_operator.crds.status import (
     State,
     Status,
 )
+from pavane_operator.plan.attempt import OUTSIDE_WINDOW
 from pavane_operator.plan.blockers import blockers
 from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find, replicas_of
 from pavane_operator.plan.conditions import conditions
@@ -105,6 +106,8 @@ def _assembled(view: ResourceView, row: str, decision: Decision) -> Plan:
         wakes.append(view.now + USERS_LOOK)
     if view.state is State.CATCHING_UP:
         wakes.append(_future(view, view.stable_at))
+    if view.held_reason == OUTSIDE_WINDOW:
+        wakes.append(view.window_opens)
     return Plan(
         row=row,
         actions=actions,
@@ -195,12 +198,14 @@ def _with_hold(view: ResourceView, rollout: Rollout, found: list[Blocker]) -> Ro
         return rollout
     until = min([view.now, *(each.since for each in view.holding if each.reason in held_by)])
     held = max(int((until - min(over)).total_seconds()), 0)
-    return rollout.model_copy(
-        update={
-            "deadline": rollout.deadline + timedelta(seconds=held),
-            "held_seconds": (rollout.held_seconds or 0) + held,
-        }
-    )
+    changes: dict[str, Any] = {
+        "deadline": rollout.deadline + timedelta(seconds=held),
+        "held_seconds": (rollout.held_seconds or 0) + held,
+    }
+    waited = next((each.since for each in view.holding if each.reason == OUTSIDE_WINDOW), None)
+    if waited is not None and OUTSIDE_WINDOW not in held_by and rollout.state is not State.ABORTING:
+        changes["message"] = f"it waited for its window from {waited:%F %R} to {view.now:%F %R} UTC"
+    return rollout.model_copy(update=changes)
 
 
 def _with_gates(view: ResourceView, rollout: Rollout) -> Rollout:

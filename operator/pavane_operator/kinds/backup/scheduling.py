@@ -9,7 +9,7 @@ from typing import Any
 
 from pavane_operator.crds.backup import BackupStatus, Phase, ScheduledBackup
 from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS
-from pavane_operator.kinds.backup.cron import Schedule
+from pavane_operator.cron import Schedule
 from pavane_operator.kinds.backup.deciding import age, cannot_begin, ended, phase_of
 from pavane_operator.plan.model import BACKUP_FAILED, OwnCondition
 

@@ -1,4 +1,4 @@
-"""When something was due last: five fields of cron in a time zone, without a clock (docs/specs/operator.md 1.10)."""
+"""When something is due: five fields of cron in a time zone, without a clock (docs/specs/operator.md 1.10)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FIELDS = (
 )
 """What each is called, its least and greatest value, and names in the order of the values."""
 HOURS = 24
-DAYS_BACK = 8 * 366
-"""A 29th of February is at most eight years ago."""
+DAYS_MAX = 8 * 366
+"""From one 29th of February to another are at most eight years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,27 @@ class Schedule:
 
     def last(self, now: datetime) -> datetime | None:
         """Return when it was due last, `now` included, in UTC; None if it never was."""
+        return max((at for at in self._near(now, -1) if at <= now), default=None)
+
+    def next(self, now: datetime) -> datetime | None:
+        """Return when it is due next, after `now`, in UTC; None if it never is."""
+        return min((at for at in self._near(now, 1) if at > now), default=None)
+
+    def _near(self, now: datetime, way: int) -> Iterator[datetime]:
+        """All times of the first days on that side of `now` on which it is due.
+
+        A change of the clock at midnight moves a time to the day beside its own, so one more day is looked at on
+        either side.
+        """
         today = now.astimezone(self.zone).date()
-        for back in range(DAYS_BACK):
-            day = today - timedelta(days=back)
-            found = max((at for at in self._on(day) if at <= now), default=None)
-            if found is not None:
-                return found
-        return None
+        found = None
+        for distance in range(-1, DAYS_MAX):
+            for at in self._on(today + way * distance * timedelta(days=1)):
+                yield at
+                if found is None and (at > now if way > 0 else at <= now):
+                    found = distance
+            if found is not None and distance > found:
+                return
 
     def _on(self, day: date) -> Iterator[datetime]:
         both = (day.day in self.days, day.isoweekday() % 7 in self.weekdays)
@@ -66,9 +80,10 @@ class Schedule:
             return
         for hour, minute in product(self.hours, self.minutes):
             at = datetime(day.year, day.month, day.day, hour, minute, tzinfo=self.zone)
-            yield at.astimezone(UTC)
-            if len(self.hours) == HOURS:
-                yield at.replace(fold=1).astimezone(UTC)
+            first, second = at.astimezone(UTC), at.replace(fold=1).astimezone(UTC)
+            yield first
+            if len(self.hours) == HOURS and second > first:  # of one that is left out the second is before the first
+                yield second
 
 
 def _values(field: str, about: tuple[str, int, int, tuple[str, ...]]) -> frozenset[int]:
@@ -80,7 +95,7 @@ def _values(field: str, about: tuple[str, int, int, tuple[str, ...]]) -> frozens
         try:
             start = least if span == "*" else _number(first, words, least)
             end = _number(last, words, least) if dash else greatest if span == "*" or slash else start
-            step = int(every) if slash else 1
+            step = _number(every) if slash else 1
             if not (least <= start <= end <= greatest and step > 0):
                 raise ValueError(item)
         except ValueError:
@@ -89,5 +104,9 @@ def _values(field: str, about: tuple[str, int, int, tuple[str, ...]]) -> frozens
     return frozenset(found)
 
 
-def _number(text: str, words: tuple[str, ...], least: int) -> int:
-    return words.index(text.lower()) + least if text.lower() in words else int(text)
+def _number(text: str, words: tuple[str, ...] = (), least: int = 0) -> int:
+    if text.lower() in words:
+        return words.index(text.lower()) + least
+    if not (text.isascii() and text.isdigit()):  # int() takes signs, underscores and digits of other scripts too
+        raise ValueError(text)
+    return int(text)

@@ -1,0 +1,214 @@
+"""Windows of a spec: when one is open, beside a model of every minute, and what a user reads (operator.md 2.5)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pavane_operator.crds.status import State
+from pavane_operator.crds.windows import Window
+from pavane_operator.plan.windows import is_open, opens_at, window_problem
+from tests.operator.model_cluster import World
+from tests.operator.model_cluster_windows import CLOSED, OPEN, OUTSIDE
+from tests.operator.test_plan_status import Lab, blocker_of, conditions_of, reasons_of
+
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+
+
+def window(schedule: str, duration: str, zone: str = "Etc/UTC") -> Window:
+    return Window.read({"schedule": schedule, "duration": duration, "timeZone": zone})
+
+
+# ---- when one is open
+
+
+def opened(found: Window, begin: str, minutes: int) -> list[str]:
+    """From when to when it is open, as a clock in its zone shows, read once a minute."""
+    zone, now = ZoneInfo(found.time_zone), datetime.fromisoformat(begin).replace(tzinfo=UTC)
+    told, former = [], False
+    for _ in range(minutes):
+        present = is_open([found], now)
+        if present is not former:
+            told.append(f"{now.astimezone(zone):%a %H:%M}")
+        former, now = present, now + MINUTE
+    return told
+
+
+def test_a_window_spans_midnight_and_counts_real_time_when_the_clock_changes() -> None:
+    night = window("0 23 * * sat", "4h", "Europe/Berlin")
+    assert opened(night, "2026-05-16T12:00", 24 * 60) == ["Sat 23:00", "Sun 03:00"]
+    assert opened(night, "2026-03-28T12:00", 24 * 60) == ["Sat 23:00", "Sun 04:00"]
+    assert opened(night, "2026-10-24T12:00", 24 * 60) == ["Sat 23:00", "Sun 02:00"]
+
+
+def test_a_window_whose_time_is_left_out_opens_an_hour_later_and_one_that_comes_twice_opens_once() -> None:
+    early = window("30 2 * * *", "20m", "Europe/Berlin")
+    assert opened(early, "2026-03-28T23:00", 6 * 60) == ["Sun 03:30", "Sun 03:50"]
+    assert opened(early, "2026-10-24T22:00", 6 * 60) == ["Sun 02:30", "Sun 02:50"]
+
+
+def test_a_window_longer_than_its_period_never_closes() -> None:
+    assert opened(window("0 * * * *", "2h"), "2026-05-16T12:00", 7 * 60) == ["Sat 12:00"]
+
+
+SCHEDULES = st.tuples(
+    st.sampled_from(["0", "30", "*/15", "7,52"]),
+    st.sampled_from(["*", "0", "2", "23", "1,13"]),
+    st.sampled_from(["*", "1", "29,31"]),
+    st.just("*"),
+    st.sampled_from(["*", "0", "1,6"]),
+).map(" ".join)
+WINDOWS = st.lists(
+    st.builds(
+        lambda schedule, minutes, zone: window(schedule, f"{minutes}m", zone),
+        SCHEDULES,
+        st.sampled_from([1, 10, 90, 1500]),
+        st.sampled_from(["Etc/UTC", "Europe/Berlin", "America/Los_Angeles"]),
+    ),
+    max_size=3,
+)
+BEGINNINGS = st.sampled_from(
+    [datetime(2026, *day, tzinfo=UTC) for day in ((3, 7), (3, 28), (5, 30), (10, 24), (10, 31))]
+)
+
+
+def due(schedule: str, zone: ZoneInfo, now: datetime) -> bool:
+    """Whether it is due in this minute, of clocks that are changed by an hour."""
+    minute, hour, day, _, weekday = schedule.split()
+    shown = [now.astimezone(zone)]
+    if (now - 60 * MINUTE).astimezone(zone).utcoffset() != shown[0].utcoffset() and not shown[0].fold:
+        shown.append((now - 60 * MINUTE).astimezone(zone) + 60 * MINUTE)  # as if it had not been put forward
+    if shown[0].fold and hour != "*":
+        shown = []
+    minutes = range(0, 60, 15) if minute == "*/15" else [int(each) for each in minute.split(",")]
+
+    def fits(field: str, value: int) -> bool:
+        return field == "*" or str(value) in field.split(",")
+
+    def on_day(at: datetime) -> bool:
+        both = fits(day, at.day), fits(weekday, at.isoweekday() % 7)
+        return all(both) if "*" in (day, weekday) else any(both)
+
+    return any(each.minute in minutes and fits(hour, each.hour) and on_day(each) for each in shown)
+
+
+@given(windows=WINDOWS, begin=BEGINNINGS, offset=st.integers(0, 24 * 60), seconds=st.integers(0, 59))
+@settings(max_examples=40, deadline=None)
+def test_one_is_open_for_its_time_from_each_minute_at_which_it_is_due(
+    windows: list[Window], begin: datetime, offset: int, seconds: int
+) -> None:
+    now = begin + offset * MINUTE
+    found = {
+        number: [
+            at
+            for each in range(-1500, 2 * 24 * 60)
+            if due(one.schedule, ZoneInfo(one.time_zone), at := begin + each * MINUTE)
+        ]
+        for number, one in enumerate(windows)
+    }
+    lasts = {number: timedelta(minutes=int(one.duration[:-1])) for number, one in enumerate(windows)}
+    inside = any(at <= now < at + lasts[number] for number, times in found.items() for at in times)
+    coming = min((at for times in found.values() for at in times if at > now), default=None)
+    at = now + seconds * SECOND
+    assert is_open(windows, at) is inside
+    told = opens_at(windows, at)
+    assert (told if told is not None and told < begin + 2 * 24 * 60 * MINUTE else None) == coming
+
+
+@pytest.mark.parametrize(
+    ("schedule", "zone", "words"),
+    [
+        ("61 * * * *", "Etc/UTC", "windows[0]: '61' is no minute"),
+        ("0 0 * * *", "Mars/Base", "windows[0]: there is no time zone 'Mars/Base'"),
+        ("0 0 30 2 *", "Etc/UTC", "windows[0]: schedule '0 0 30 2 *' names no day that comes"),
+    ],
+)
+def test_a_window_that_cannot_be_read_or_never_opens_is_named_and_is_closed(
+    schedule: str, zone: str, words: str
+) -> None:
+    now = datetime(2026, 2, 28, tzinfo=UTC)
+    found = [window(schedule, "168h", zone)]
+    problem = window_problem(found, now)
+    assert problem is not None
+    assert words in problem.message
+    assert not is_open(found, now)
+    assert opens_at(found, now) is None
+    assert window_problem([window("0 0 * * *", "1h")], now) is None
+
+
+# ---- what a user reads
+
+
+def outside(**rollout: Any) -> Lab:
+    lab = Lab(**rollout)
+    lab.active(1)
+    lab.world.rollout(**{"restart": "1", "windows": [CLOSED], **rollout})
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", OUTSIDE))
+    return lab
+
+
+def test_who_waits_for_a_window_is_told_when_it_opens_and_the_operator_wakes_then() -> None:
+    lab = outside()
+    status = lab.world.status
+    assert reasons_of(status) == [(None, OUTSIDE)]
+    text = "generation 2 waits for its window, which opens at 2026-01-01 12:00 UTC"
+    assert blocker_of(status, OUTSIDE).message == text
+    assert conditions_of(status)["CaughtUp"] == ("True", "CaughtUp")
+    assert lab.told.count(OUTSIDE) >= 1
+    lab.world.now = datetime(2026, 1, 1, 11, 59, 59, 500_000, tzinfo=UTC)
+    assert lab.plan().wake_at == datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def test_history_says_how_long_it_waited_and_that_counts_towards_no_deadline() -> None:
+    lab = outside(deadline="30s", onDeadline="Abort")
+    lab.world.now += timedelta(hours=9)
+    assert lab.status().rollout is not None
+    assert lab.world.state is State.CAUGHT_UP
+    lab.world.now = datetime(2026, 1, 1, 12, 0, 5, tzinfo=UTC)
+    world = lab.active(2)
+    newest = world.status.history[0]
+    assert (newest.generation, newest.reason) == (2, None)
+    assert newest.message == "it waited for its window from 2026-01-01 00:00 to 2026-01-01 12:00 UTC"
+
+
+def test_a_pod_that_lags_outside_the_window_moves_the_deadline_on_by_the_time_that_it_waited() -> None:
+    lab = outside(deadline="30s", onDeadline="Abort")
+    lab.world.now += timedelta(hours=9)
+    lab.world.faults.lagging.add(2)
+    lab.world.restart(f"{lab.world.resource().name}-server-g2-0")
+
+    def held(world: World) -> int:
+        return (world.status.rollout.held_seconds or 0) if world.status.rollout is not None else 0
+
+    world = lab.until(lambda world: world.state is State.CATCHING_UP and held(world) >= 9 * 3600)
+    world.faults.lagging.clear()
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", OUTSIDE))
+
+
+def test_a_gate_that_fails_outside_the_window_is_told_first() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.answers["probe"] = False
+    asked = {"name": "probe", "for": "0s", "http": {"port": 1, "path": "/"}}
+    lab.world.rollout(restart="1", windows=[CLOSED], gates=[asked])
+    lab.until(lambda world: (None, "GateFailed") in reasons_of(world.status))
+    assert reasons_of(lab.world.status) == [(None, "GateFailed"), (None, OUTSIDE)]
+
+
+def test_a_window_that_never_opens_is_told_before_somebody_waits_for_it() -> None:
+    lab = Lab(windows=[{**OPEN, "timeZone": "Mars/Base"}])
+    lab.active(1)
+    world = lab.until(lambda world: world.condition("UpToDate") == ("False", "InvalidConfig"))
+    assert world.condition("Stalled") == ("True", "InvalidConfig")
+    assert world.condition("Ready") == ("True", "Serving")
+    world.rollout(restart="1")
+    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", OUTSIDE))
+    assert "which never opens: spec.rollout.windows[0]: there is no time zone 'Mars/Base'" in (
+        blocker_of(world.status, OUTSIDE).message
+    )
