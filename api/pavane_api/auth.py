@@ -5,6 +5,7 @@ SubjectAccessReview. Both answers are kept for a short time, by the hash of the 
 """
 
 import hashlib
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -22,10 +23,17 @@ from pavane_operator.kube.resources import custom
 TOKEN_SECONDS_MAX = 60.0  # a revoked token works at most this much longer
 ACCESS_SECONDS_MAX = 10.0  # a withdrawn permission too
 NAMESPACE_PATTERN = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+GATES_AUDIENCE = "pavane-gates"  # of the operator's token: with it gates ask views, and it opens nothing else
+GATES_PATH = re.compile("/api/v1/namespaces/[^/]+/computeclusters/[^/]+/sql")
 CACHE_ENTRIES_MAX = 10_000  # per table; the oldest answer goes first
 STRANGER = "Send a token of the cluster as `Authorization: Bearer …`."
 
 Value = TypeVar("Value")
+
+
+def audience_at(path: str) -> str | None:
+    """Return the audience whose tokens are good at this path too; None = there is none."""
+    return GATES_AUDIENCE if GATES_PATH.fullmatch(path) else None
 
 
 class _Cache(Generic[Value]):
@@ -58,13 +66,17 @@ class Authority:
         self._identities: _Cache[Identity] = _Cache(TOKEN_SECONDS_MAX, clock)
         self._permissions: _Cache[bool] = _Cache(ACCESS_SECONDS_MAX, clock)
 
-    async def identify(self, token: str, audience: str | None = None) -> Identity:
-        """Return whose token this is, made for ``audience`` (default: that of REST); raises ``Unauthenticated``."""
+    async def identify(self, token: str, audience: str | None = None, also: str | None = None) -> Identity:
+        """Return whose token this is, made for ``audience`` (default: that of REST) or for ``also``.
+
+        Raises ``Unauthenticated``.
+        """
         audience = audience or self._audience
-        key = (audience, hashlib.sha256(token.encode()).digest())
+        audiences = [audience] if also is None else [audience, also]
+        key = (*audiences, hashlib.sha256(token.encode()).digest())
         identity = self._identities.get(key)
         if identity is None:
-            identity = await self._kube.token_review(token, [audience])
+            identity = await self._kube.token_review(token, audiences)
             if identity is None:
                 raise Unauthenticated(
                     f"The token is not valid for audience {audience}: "
@@ -109,7 +121,7 @@ async def _identity(request: Request, credentials: Credentials) -> Identity:
     if credentials is None:
         raise Unauthenticated(STRANGER, headers={"WWW-Authenticate": "Bearer"})
     authority: Authority = request.app.state.control.authority
-    return await authority.identify(credentials.credentials)
+    return await authority.identify(credentials.credentials, also=audience_at(request.scope["path"]))
 
 
 Caller = Annotated[Identity, Depends(_identity)]

@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pavane_api.auth import STRANGER, Authority
+from pavane_api.auth import STRANGER, Authority, audience_at
 from pavane_api.problems import Problem, TooLarge, Unauthenticated, from_kubernetes
 from pavane_operator.kube import KubeError
 
@@ -52,7 +52,7 @@ async def _authenticate(scope: Scope) -> None:
         if scheme.lower() != "bearer" or not token:
             raise Unauthenticated(STRANGER, headers={"WWW-Authenticate": "Bearer"})
         authority: Authority = scope["app"].state.control.authority
-        await authority.identify(token)
+        await authority.identify(token, also=audience_at(str(scope["path"])))
     except Problem as problem:
         raise HTTPException(problem.status, problem.detail, problem.headers) from problem
     except KubeError as error:

@@ -63,12 +63,16 @@ BREACHES = {
     "duration must be between 1m and 168h": Breach(
         "spec.rollout.windows[0].duration", {"rollout": {"windows": [{"schedule": "0 2 * * *", "duration": "30s"}]}}
     ),
-    "set exactly one of http and prometheus": Breach(
+    "set exactly one of http, prometheus and sql": Breach(
         "spec.rollout.gates[0]", {"rollout": {"gates": [gate(prometheus={"query": "up", "min": 1})]}}
     ),
     "prometheus needs min or max": Breach(
         "spec.rollout.gates[0].prometheus",
         {"rollout": {"gates": [{"name": "probe", "for": "5s", "prometheus": {"query": "up"}}]}},
+    ),
+    "sql needs min or max": Breach(
+        "spec.rollout.gates[0].sql",
+        {"rollout": {"gates": [{"name": "probe", "for": "5s", "sql": {"compute": "main", "query": "SELECT 1"}}]}},
     ),
     "jsonPath needs expect, min or max": Breach(
         "spec.rollout.gates[0].http",

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,8 +25,13 @@ from pavane.waltz.client import Waltz
 from pavane_api.kinds import COMPUTE_CLUSTERS
 from pavane_api.views import kept, service
 from pavane_api.waltz_clients import WaltzClients
+from pavane_operator.crds.gates import GateSpec
+from pavane_operator.crds.status import Verdict
+from pavane_operator.plan.questions import Question, question
+from pavane_operator.runtime.gates import GateAsker, Sources
 from tests.api.plane import LEDGER, Plane, plane
 from tests.api.waltz import waltz_cluster
+from tests.services.eventually import eventually
 from tests.services.waltz.running import running_log
 
 PAGE = Path(__file__).parents[2] / "docs" / "compute.md"
@@ -257,3 +263,54 @@ async def test_views_of_a_namesake_in_another_partition_are_read_anew() -> None:
         async with views.of("default", "main", "ledger", TICKS, partition) as lent:
             found.append(lent)
     assert found[0] is found[1] is not found[2]
+
+
+async def test_a_gate_asks_a_view_and_takes_nothing_but_one_number_for_an_answer(board: Board, tmp_path: Path) -> None:
+    await board.order(1, "ann", 250)
+    await board.query("SELECT 1 AS one FROM revenue", after=await board.order(2, "bob", 120))
+    wanted = {
+        "SELECT count(*) AS n FROM every": Verdict.PASSED,
+        "SELECT CAST(sum(cents) AS DECIMAL(20, 2)) AS c FROM every": Verdict.PASSED,
+        "SELECT n FROM revenue WHERE customer = 'ann'": Verdict.FAILED,
+        "SELECT n FROM revenue": Verdict.INCONCLUSIVE,
+        "SELECT n, n + 1 AS m FROM revenue WHERE customer = 'ann'": Verdict.INCONCLUSIVE,
+        "SELECT n FROM revenue WHERE customer = 'carl'": Verdict.INCONCLUSIVE,
+        "SELECT sum(cents) AS c FROM every WHERE cents < 0": Verdict.INCONCLUSIVE,
+        "SELECT customer FROM revenue WHERE customer = 'ann'": Verdict.INCONCLUSIVE,
+        "SELECT CAST('NaN' AS DOUBLE) AS d FROM revenue WHERE customer = 'ann'": Verdict.INCONCLUSIVE,
+        "SELECT custmer FROM revenue": Verdict.INCONCLUSIVE,
+        "DELETE FROM revenue": Verdict.INCONCLUSIVE,
+    }
+    (tmp_path / "token").write_text(board.api.token)
+    asker = GateAsker(Sources(None, str(board.api.http.base_url), tmp_path / "token"), now, lambda: None)
+    questions = {sql: asked_of("main", sql) for sql in wanted}
+    stranger = asked_of("other", "SELECT count(*) AS n FROM every")
+
+    def verdicts() -> dict[str, Verdict]:
+        standings = asker.standings
+        return {sql: standings[each].verdict for sql, each in questions.items() if each in standings}
+
+    try:
+        asker.keep((*questions.values(), stranger))
+        await eventually(lambda: verdicts() == wanted and stranger in asker.standings, WAIT_S)
+        assert asker.standings[stranger].verdict is Verdict.INCONCLUSIVE
+        assert "custmer" in asker.standings[questions["SELECT custmer FROM revenue"]].answer.message
+    finally:
+        await asker.close()
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def asked_of(compute: str, sql: str) -> Question:
+    gate = GateSpec.read({"name": "g", "for": "0s", "sql": {"compute": compute, "query": sql, "min": 2}})
+    return question(gate, (), {"namespace": "default", "name": "q", "generation": "2"})
+
+
+async def test_a_token_for_gates_opens_queries_and_nothing_else(board: Board) -> None:
+    token = await board.api.service_account_token("asking", "pavane-gates")
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = await board.api.http.post(f"{BASE}/sql", json={"sql": "SELECT 1 AS one FROM revenue"}, headers=headers)
+    assert answer.status_code == 403, "it is known who asks, and it has no right to"
+    assert (await board.api.http.get(f"{BASE}/views", headers=headers)).status_code == 401

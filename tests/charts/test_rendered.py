@@ -74,7 +74,11 @@ def test_spans_go_to_the_control_plane_with_a_token_and_to_nobody_else(
             for source in volume.get("projected", {}).get("sources", ())
         ]
         said = {one["name"]: one.get("value") for one in container["env"]}
-        assert tokens == ([("pavane-otlp", said.get("PAVANE_OTLP_TOKEN_FILE"))] if sent else [])
+        expected = [("pavane-otlp", said.get("PAVANE_OTLP_TOKEN_FILE"))] if sent else []
+        if name == "pavane-operator":
+            expected += [("pavane-gates", said.get("PAVANE_CONTROL_PLANE_TOKEN_FILE"))]
+            assert said["PAVANE_CONTROL_PLANE_URL"] == "http://pavane-api.pavane-system.svc:8000"
+        assert tokens == expected
         if name == "pavane-operator":
             assert said.get("PAVANE_POD_OTLP_AUDIENCE") == ("pavane-otlp" if sent else None)
         else:

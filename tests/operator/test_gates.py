@@ -8,20 +8,21 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from pavane.runtime.asking import Answer as Said
-from pavane_operator.crds.gates import GateSpec, HttpGate, PrometheusGate
+from pavane_operator.crds.gates import GateSpec, HttpGate, PrometheusGate, SqlGate
 from pavane_operator.crds.status import State, Status, Verdict
 from pavane_operator.plan.model import Problem
 from pavane_operator.plan.planner import GATE_INTERVAL
 from pavane_operator.plan.questions import SILENCE_MAX, Answer, Question, Standing, fold
 from pavane_operator.plan.questions import question as question_of
 from pavane_operator.runtime import gates as gates_module
-from pavane_operator.runtime.gates import ANSWER_BYTES_MAX, GateAsker, judged, measured, worst
+from pavane_operator.runtime.gates import ANSWER_BYTES_MAX, GateAsker, Sources, judged, measured, selected, worst
 from tests.operator.model_cluster import World
 from tests.operator.model_cluster_gates import gate
 from tests.operator.test_plan_status import Lab, conditions_of
@@ -148,6 +149,45 @@ def test_prometheus_has_to_give_one_number(told: object, good: bool | None) -> N
     assert found.message
 
 
+def rows(*found: object, columns: int = 1) -> dict[str, Any]:
+    names = [f"c{number}" for number in range(columns)]
+    told = [dict.fromkeys(names, value) for value in found]
+    return {"tick": 7, "columns": [{"name": name, "type": "int64"} for name in names], "rows": told}
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "good"),
+    [
+        (200, rows(3), True),
+        (200, rows(6), False),
+        (200, rows(4.5), True),
+        (200, rows("4.50"), True),  # as a DECIMAL is told
+        (200, rows(), None),
+        (200, rows(1, 2), None),
+        (200, rows(1, columns=2), None),
+        (200, rows(None), None),
+        (200, rows(True), None),
+        (200, rows("NaN"), None),
+        (200, rows("Infinity"), None),
+        (200, rows("1_0"), None),
+        (200, rows("٣"), None),
+        (200, rows([1]), None),
+        (200, rows({"a": 1}), None),
+        (200, [], None),
+        (200, {"rows": [{"c0": 1}]}, None),
+        (422, {"detail": "1:8: there is no column custmer."}, None),
+        (404, {"detail": "There is no ComputeCluster main."}, None),
+        (500, "x", None),
+        (302, rows(3), None),
+    ],
+)
+def test_views_have_to_give_one_row_with_one_number(status: int, told: object, good: bool | None) -> None:
+    gate = SqlGate.read({"compute": "main", "query": "SELECT 1", "max": 5})
+    found = selected(gate, Said(status, json.dumps(told).encode()))
+    assert found.good is good
+    assert "ComputeCluster main" in found.message
+
+
 def test_the_worst_pod_counts_and_none_says_nothing() -> None:
     assert worst([GOOD, NOTHING, BAD, GOOD]) is BAD
     assert worst([GOOD, NOTHING]) is NOTHING
@@ -194,8 +234,10 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def asker(wake: Callable[[], None] = lambda: None, prometheus: str | None = None) -> AsyncIterator[GateAsker]:
-    found = GateAsker(prometheus, lambda: datetime.now(UTC), wake)
+async def asker(
+    wake: Callable[[], None] = lambda: None, prometheus: str | None = None, sources: Sources | None = None
+) -> AsyncIterator[GateAsker]:
+    found = GateAsker(sources or Sources(prometheus), lambda: datetime.now(UTC), wake)
     try:
         yield found
     finally:
@@ -301,6 +343,33 @@ async def test_without_a_prometheus_a_query_says_nothing() -> None:
     async with asker() as asked:
         asked.keep([what])
         assert "gates.prometheus.url" in (await until(asked, what, Verdict.INCONCLUSIVE)).answer.message
+
+
+async def test_views_are_asked_in_the_namespace_of_the_resource_about_this_generation(
+    server: Server, tmp_path: Path
+) -> None:
+    query = "SELECT max(lag) FROM lags WHERE pod LIKE '${name}-%-g${generation}-%'"
+    gate = GateSpec.read({"name": "lag", "for": "0s", "sql": {"compute": "main", "query": query, "max": 5}})
+    what = question_of(gate, (HOST,), {"namespace": "data", "name": "log", "generation": "2"})
+    server.says(rows(3))
+    (tmp_path / "token").write_text("secret\n")
+    sources = Sources(control_plane_url=f"http://{HOST}:{server.port}/", token_file=tmp_path / "token")
+    async with asker(sources=sources) as asked:
+        asked.keep([what])
+        assert (await until(asked, what, Verdict.PASSED)).answer.value == "3"
+    assert set(server.asked) == {"/api/v1/namespaces/data/computeclusters/main/sql"}
+    assert what.query == "SELECT max(lag) FROM lags WHERE pod LIKE 'log-%-g2-%'"
+
+
+@pytest.mark.parametrize(
+    "sources", [Sources(), Sources(control_plane_url="http://127.0.0.1:9", token_file=Path("/no"))]
+)
+async def test_without_a_control_plane_or_a_token_views_say_nothing(sources: Sources) -> None:
+    gate = GateSpec.read({"name": "lag", "for": "0s", "sql": {"compute": "main", "query": "SELECT 1", "max": 5}})
+    what = question_of(gate, (), {"namespace": "data", "name": "log", "generation": "2"})
+    async with asker(sources=sources) as asked:
+        asked.keep([what])
+        assert (await until(asked, what, Verdict.INCONCLUSIVE)).answer.message
 
 
 async def test_a_proxy_of_the_environment_is_not_used(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

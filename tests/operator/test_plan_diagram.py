@@ -39,7 +39,12 @@ def test_the_examples_of_gates_and_windows_are_resources() -> None:
     (_, example, _, windows, _) = diagram.FOOTER.replace("```yaml", "```").split("```")
     document = yaml.safe_load(example)
     spec = RaftClusterSpec.read(document["spec"])
-    assert [each.on_failure for each in spec.rollout.gates] == [OnFailure.SWITCH_BACK, None, OnFailure.SWITCH_BACK]
+    assert [each.on_failure for each in spec.rollout.gates] == [
+        OnFailure.SWITCH_BACK,
+        None,
+        OnFailure.SWITCH_BACK,
+        None,
+    ]
     found = RaftClusterSpec.read(yaml.safe_load(windows)["spec"]).rollout.windows
     assert len(found) == 2
     assert window_problem(found, datetime(2030, 1, 1, tzinfo=UTC)) is None

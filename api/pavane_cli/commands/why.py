@@ -13,7 +13,7 @@ ADVICE = {
     "WaitingForApproval": "Approve it with `pavane rollout promote {reference}`.",
     "NotFollowing": "It continues when the pod follows, and rolls out anew when the bake is over.",
     "GateFailed": "Correct what the gate names, or abort with `pavane rollout abort {reference}`.",
-    "GateInconclusive": "It continues when the gate can be judged; correct its port, path or jsonPath, or remove it.",
+    "GateInconclusive": "It continues when the gate can be judged; correct its port, path or query, or remove it.",
     "OutsideWindow": "It continues by itself; `pavane rollout force-promote {reference}` does not wait.",
     "Lagging": "It continues when the pods have caught up; `pavane rollout force-promote` does not wait.",
     "WithinStabilityPeriod": "It continues by itself.",

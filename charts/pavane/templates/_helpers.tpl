@@ -55,7 +55,14 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "pavane.otlpEndpoint" -}}
 {{- if .Values.telemetry.otlpEndpoint -}}
 {{- .Values.telemetry.otlpEndpoint -}}
-{{- else if .Values.api.enabled -}}
+{{- else -}}
+{{- include "pavane.apiUrl" . -}}
+{{- end -}}
+{{- end }}
+
+{{- /* Of the control plane; empty where there is none. */ -}}
+{{- define "pavane.apiUrl" -}}
+{{- if .Values.api.enabled -}}
 {{- printf "http://%s.%s.svc:8000" (include "pavane.componentName" (dict "root" . "component" "api")) .Release.Namespace -}}
 {{- end -}}
 {{- end }}

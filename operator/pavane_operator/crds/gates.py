@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from pavane_operator.crds.base import NAME_MAX_CHARACTERS, Model, Name, Text, rule, rules
+from pavane_operator.crds.base import NAME_MAX_CHARACTERS, Model, Name, ResourceName, Text, rule, rules
 from pavane_operator.crds.values import Duration
 
 GATES_MAX_ITEMS = 8
@@ -78,12 +78,32 @@ class PrometheusGate(Model):
     """The greatest number that is good."""
 
 
+class SqlGate(Model):
+    """A SELECT over the views of a ComputeCluster. Its answer has to be one row with one number; no row, several, NULL,
+    NaN and an error say nothing."""
+
+    model_config = ConfigDict(json_schema_extra=rules(rule("has(self.min) || has(self.max)", "sql needs min or max")))
+
+    compute: ResourceName
+    """Name of the ComputeCluster, in the same namespace."""
+    query: Text
+    """One SELECT, as REST `/sql` takes it. `${namespace}`, `${name}` and `${generation}` are those of what is asked
+    about."""
+    min: float | None = None
+    """The least number that is good."""
+    max: float | None = None
+    """The greatest number that is good."""
+
+
 class GateSpec(Model):
-    """One question; set exactly one of `http` and `prometheus`."""
+    """One question; set exactly one of `http`, `prometheus` and `sql`."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            rule("has(self.http) != has(self.prometheus)", "set exactly one of http and prometheus"),
+            rule(
+                "[has(self.http), has(self.prometheus), has(self.sql)].filter(x, x).size() == 1",
+                "set exactly one of http, prometheus and sql",
+            ),
         )
     )
 
@@ -104,3 +124,5 @@ class GateSpec(Model):
     """Asks the pods of the new generation."""
     prometheus: PrometheusGate | None = None
     """Asks Prometheus."""
+    sql: SqlGate | None = None
+    """Asks the views of a ComputeCluster."""

@@ -47,22 +47,28 @@ spec:
             sum(rate(pavane_raft_update_seconds_sum{pod=~"${name}-server-g${generation}-.*"}[1m]))
             / (sum(rate(pavane_raft_update_seconds_count{pod=~"${name}-server-g${generation}-.*"}[1m])) > 2)
           max: 0.05
+      - name: no-gaps
+        phase: Baking
+        for: 1m
+        sql: {compute: bank, query: SELECT count(*) AS gaps FROM account_gaps, max: 0}
 ```
 
 Each gate is asked every two seconds. With `http` every pod has to answer well: without `jsonPath` a status 2xx is good,
 4xx and 5xx are bad; with it the answer is JSON, and what stands there is compared with `expect`, `min` or `max`. With
 `prometheus` the operator asks the server that its chart names in `gates.prometheus.url`, and the query has to give one
-number. Where there are too few requests to judge by let it give none, as `> 2` a second does here. `${namespace}`,
-`${name}` and `${generation}` are those of what is asked about. A generation that has only caught up serves no writes:
-what only one that serves can tell has `phase: Baking`.
+number. Where there are too few requests to judge by let it give none, as `> 2` a second does here. With `sql` the
+control plane answers a SELECT over [views](compute.md) of a ComputeCluster of the namespace, and the answer has to be
+one row with one number. `${namespace}`, `${name}` and `${generation}` are those of what is asked about. A generation
+that has only caught up serves no writes: what only one that serves can tell has `phase: Baking`.
 
 * A gate **passes** when all answers were good for the whole of `for`. Any other answer begins that time anew.
 * It **fails** after three bad answers in a row. `onFailure: Hold`, the default, goes on asking. `Abort` gives the
   attempt up. `SwitchBack` does so too; while the new generation bakes the old one takes over again, and what was
   written stays.
-* It is **inconclusive** when an answer says nothing: none within five seconds, a redirect, no number, several. That
-  never passes and never fails: the rollout waits, and `pavane why` says for what. `deadline` and `onDeadline` bound
-  the wait, but not that for the rest of `for` of gates that are good: that time moves the deadline on.
+* It is **inconclusive** when an answer says nothing: none within five seconds, a redirect, an error, no number, NULL,
+  several. That never passes and never fails: the rollout waits, and `pavane why` says for what. `deadline` and
+  `onDeadline` bound the wait, but not that for the rest of `for` of gates that are good: that time moves the deadline
+  on.
 * A bake does not end before all gates have passed. A new spec, or one without the gate, ends it.
 
 After an abort or a way back `status.failed` names the spec, which is not tried again by itself: change it, or

@@ -24,17 +24,20 @@ class Question:
     addresses: tuple[str, ...] = ()
     """Of the pods of the generation, where they are asked."""
     query: str = ""
-    """What Prometheus is asked."""
+    """What Prometheus, or a ComputeCluster, is asked."""
+    namespace: str = ""
+    """Of that ComputeCluster."""
 
 
 def question(gate: GateSpec, addresses: tuple[str, ...], about: Mapping[str, str]) -> Question:
-    """What a gate asks of pods with these addresses, or of Prometheus `about` a generation."""
-    if gate.prometheus is None:
+    """What a gate asks of pods with these addresses, or of Prometheus or views `about` a generation."""
+    asked = gate.prometheus or gate.sql
+    if asked is None:
         return Question(gate, addresses)
-    query = gate.prometheus.query
+    query = asked.query
     for name, value in about.items():
         query = query.replace(f"${{{name}}}", value)
-    return Question(gate, query=query)
+    return Question(gate, query=query, namespace=about["namespace"] if gate.sql is not None else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,20 @@
-"""Asks what the gates of a spec want to know: pods of a generation, or Prometheus (docs/specs/operator.md 2.5).
+"""Asks what the gates of a spec want to know: pods of a generation, Prometheus, or views (docs/specs/operator.md 2.5).
 
 Whoever may write a resource says what is asked. So it is asked of that resource's own pods alone, by the addresses that
-the kubelet reported, and of the one Prometheus that the operator's administrator names; without redirects and proxies,
-in bounded time, and no more than so many bytes are read.
+the kubelet reported, of the one Prometheus that the operator's administrator names, and of views of its namespace by
+way of the control plane, which reads the SQL; without redirects and proxies, in bounded time, and no more than so many
+bytes are read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -18,7 +22,7 @@ import structlog
 
 from pavane.parts import jsonpath
 from pavane.runtime import asking
-from pavane_operator.crds.gates import HttpGate, PrometheusGate
+from pavane_operator.crds.gates import HttpGate, PrometheusGate, SqlGate
 from pavane_operator.kube import pods_http
 from pavane_operator.plan.questions import Answer, Question, Standing, fold
 from pavane_operator.runtime.streams import socket_address
@@ -39,14 +43,21 @@ VALUE_MAX_CHARACTERS = 64
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Who is asked beside pods; None = there is none."""
+
+    prometheus_url: str | None = None
+    control_plane_url: str | None = None
+    token_file: Path | None = None
+    """Holds the token that the control plane is shown, a new one from time to time."""
+
+
 class GateAsker:
-    """Asks the gates of one resource, each in a task of its own; `wake` is called when one stands otherwise.
+    """Asks the gates of one resource, each in a task of its own; `wake` is called when one stands otherwise."""
 
-    `prometheus_url` is where Prometheus is; None = there is none.
-    """
-
-    def __init__(self, prometheus_url: str | None, now: Callable[[], datetime], wake: Callable[[], None]) -> None:
-        self._prometheus_url = prometheus_url
+    def __init__(self, sources: Sources, now: Callable[[], datetime], wake: Callable[[], None]) -> None:
+        self._sources = sources
         self._now = now
         self._wake = wake
         self._tasks: dict[Question, asyncio.Task[None]] = {}
@@ -94,6 +105,8 @@ class GateAsker:
         """The worst answer of all pods; never raises but when it is cancelled."""
         try:
             async with asyncio.timeout(ROUND_S):
+                if question.gate.sql is not None:
+                    return await self._ask_views(question, question.gate.sql)
                 if question.gate.http is None:
                     return await self._ask_prometheus(question)
                 answers = await self._ask_pods(question.gate.http, question.addresses)
@@ -124,20 +137,37 @@ class GateAsker:
 
     async def _ask_prometheus(self, question: Question) -> Answer:
         gate = question.gate.prometheus
-        if gate is None or self._prometheus_url is None:
+        if gate is None or self._sources.prometheus_url is None:
             return Answer(None, message="the operator knows no Prometheus: set gates.prometheus.url of its chart")
-        url = f"{self._prometheus_url.rstrip('/')}/api/v1/query"
+        url = f"{self._sources.prometheus_url.rstrip('/')}/api/v1/query"
         try:
             answer = await self._get(url, params={"query": question.query, "timeout": f"{ANSWER_S:g}s"})
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
             return Answer(None, message=f"Prometheus: {error or type(error).__name__}")
         return measured(gate, answer)
 
+    async def _ask_views(self, question: Question, gate: SqlGate) -> Answer:
+        base, file = self._sources.control_plane_url, self._sources.token_file
+        if base is None or file is None:
+            return Answer(None, message="the operator knows no control plane: set api.enabled of its chart")
+        place = f"api/v1/namespaces/{question.namespace}/computeclusters/{gate.compute}/sql"
+        try:
+            token = (await asyncio.to_thread(file.read_text, encoding="ascii")).strip()
+            headers = {"Authorization": f"Bearer {token}"}
+            asked = {"sql": question.query}
+            answer = await self._send("POST", f"{base.rstrip('/')}/{place}", headers=headers, json=asked)
+        except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, OSError) as error:
+            return Answer(None, message=f"ComputeCluster {gate.compute}: {error or type(error).__name__}")
+        return selected(gate, answer)
+
     async def _get(self, url: str, **request: Any) -> asking.Answer:
+        return await self._send("GET", url, **request)
+
+    async def _send(self, verb: str, url: str, **request: Any) -> asking.Answer:
         if self._http is None:
             self._http = pods_http()
         limits: dict[str, Any] = {"within_s": ANSWER_S, "bytes_max": ANSWER_BYTES_MAX, "follow_redirects": False}
-        return await asking.ask(self._http, "GET", url, **limits, **request)
+        return await asking.ask(self._http, verb, url, **limits, **request)
 
 
 def judged(gate: HttpGate, answer: asking.Answer) -> Answer:
@@ -180,13 +210,33 @@ def measured(gate: PrometheusGate, answer: asking.Answer) -> Answer:
     return bounded(found, "found by Prometheus", gate.min, gate.max)
 
 
+def selected(gate: SqlGate, answer: asking.Answer) -> Answer:
+    """What the views say: one row with one number, or nothing."""
+    who = f"ComputeCluster {gate.compute}"
+    try:
+        told = answer.json()
+        if not answer.good:
+            return Answer(None, message=f"{who} answered {answer.status}: {told['detail']}")
+        columns, rows = told["columns"], told["rows"]
+        if len(columns) != 1 or len(rows) != 1:
+            much = f"{len(rows)} rows of {len(columns)} columns"
+            return Answer(None, message=f"{who} answered with {much}: the query has to give one number")
+        (found,) = rows[0].values()
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return Answer(None, message=f"{who} answered {answer.status}, with what is no result of a query")
+    if found is None or isinstance(found, bool | list | dict):
+        text = json.dumps(found)[:VALUE_MAX_CHARACTERS]
+        return Answer(None, message=f"{who} answered with {text}, which is no number")
+    return bounded(str(found), f"found by {who}", gate.min, gate.max)
+
+
 def bounded(found: str, message: str, least: float | None, greatest: float | None) -> Answer:
     """Whether what was found, all of it, is within the limits; what is no finite number says nothing."""
     value = found[:VALUE_MAX_CHARACTERS]
     if least is None and greatest is None:
         return Answer(True, value, message)
     try:
-        number = float(found)
+        number = float(found) if found.isascii() and "_" not in found else math.nan  # float() takes more than numbers
     except ValueError:
         number = math.nan
     if not math.isfinite(number):

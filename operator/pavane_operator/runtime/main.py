@@ -146,7 +146,7 @@ class OperatorProcess:
             settings=Settings(image_pull_limit=self._settings.image_pull_limit_span),
             now=_now,
             metrics=self._metrics,
-            prometheus_url=self._settings.prometheus_url or None,
+            sources=self._settings.sources,
         )
         operator = self._operator = Operator(self._kinds, shared)
         beside = {

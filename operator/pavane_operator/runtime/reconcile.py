@@ -48,7 +48,7 @@ from pavane_operator.plan.snapshot import release_of
 from pavane_operator.runtime.cache import INSTANCE_LABEL, NAME_LABEL, Cache
 from pavane_operator.runtime.events import EventRecorder, EventType
 from pavane_operator.runtime.execute import Executor, failure_of
-from pavane_operator.runtime.gates import GateAsker
+from pavane_operator.runtime.gates import GateAsker, Sources
 from pavane_operator.runtime.metrics import Metrics, Outcome, Source
 from pavane_operator.runtime.observe import (
     certificates_of,
@@ -99,8 +99,8 @@ class Shared:
     settings: Settings
     now: Callable[[], datetime]
     metrics: Metrics
-    prometheus_url: str | None = None
-    """Whom gates with a query ask."""
+    sources: Sources = field(default_factory=Sources)
+    """Whom gates ask beside pods."""
     told: dict[str, tuple[OwnCondition, ...]] = field(default_factory=dict)
     """By uid, conditions that passes over other resources know of."""
 
@@ -130,7 +130,7 @@ class Reconciler:
         self._executor = Executor(shared.kube, resource_type, shared.cache, shared.now)
         self._streams = Streams(StreamContext(kind.stage_kind, shared.epochs, shared.rng, shared.now, pod_spoke))
         self._polls = StagePolls(shared.http, shared.rng, pod_spoke)
-        self._gates = GateAsker(shared.prometheus_url, shared.now, functools.partial(wake, "gate"))
+        self._gates = GateAsker(shared.sources, shared.now, functools.partial(wake, "gate"))
         self._references = References(shared.kube)
         self._remembered: dict[tuple[str, str], Mapping[str, Any]] = {}
         self._targeted: frozenset[tuple[str, str]] = frozenset()
