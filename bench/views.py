@@ -13,6 +13,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ PAUSE_S = 2.0
 """Between two kills, once it writes again."""
 LOOK_S = 0.05
 WRITES_S = 90.0
-"""Until a checkpoint begins; there is one every 30 s."""
+"""Until a checkpoint begins; with Spark there is one every 30 s."""
 CHECKPOINT = "in a checkpoint"
 
 
@@ -104,14 +105,14 @@ class Changes:
 
 @dataclass(slots=True)
 class Pipeline:
-    """`pavane sql run` with Spark, started again whenever it ends, as a pod is."""
+    """`pavane sql run`, started again whenever it ends, as a pod is."""
 
     folder: Path
     address: str
     engine: str
     script: str
     state: Path | None = None
-    """Where Spark keeps state."""
+    """Where the engine keeps state."""
     process: "subprocess.Popen[bytes] | None" = None
     _ended: bool = field(default=False)
 
@@ -121,8 +122,10 @@ class Pipeline:
         script.write_text(self.script, encoding="utf-8")
         where = ("--servers", self.address, "--no-tls", "--ticks", str(TICKS), "-p", str(VIEWS))
         command = [*PAVANE, "sql", "run", str(script), *where, "--engine", self.engine]
-        if self.state is not None:
+        if self.state is not None and self.engine == "spark":
             command += ["--checkpoint", str(self.state)]
+        elif self.state is not None:
+            command[: len(PAVANE)] = [sys.executable, "-m", "bench.kept_sql", str(self.state)]
         with (self.folder / "pipeline.log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -189,8 +192,7 @@ async def measure(folder: Path, options: Options) -> list[Measure]:
     log = Log(folder / "log")
     log.start()
     views = "".join(f"CREATE MATERIALIZED VIEW {name} AS {shape.sql};\n" for name, shape in SHAPES.items())
-    state = folder / "state" if options.engine == "spark" else None
-    pipeline = Pipeline(folder, log.address, options.engine, TABLES + views, state)
+    pipeline = Pipeline(folder, log.address, options.engine, TABLES + views, folder / "state")
     changes = Changes(seed=1)
     try:
         async with Waltz([log.address]) as client, _begun(client, changes, pipeline):
@@ -278,7 +280,7 @@ class _Frontier:
 
 async def _kill(pipeline: Pipeline, watch: _Frontier, number: int) -> float:
     """Kill the next kind of process and wait until all views are written again; return the seconds."""
-    kinds = [kind for kind, pids in pipeline.family().items() if pids] + [CHECKPOINT] * (pipeline.state is not None)
+    kinds = [kind for kind, pids in pipeline.family().items() if pids] + [CHECKPOINT]
     kind = kinds[number % len(kinds)]
     if kind == CHECKPOINT:
         await pipeline.writes()
