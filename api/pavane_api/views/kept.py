@@ -70,9 +70,7 @@ class Kept:
         return {
             name: reader
             for name, reader in self.views.readers.items()
-            if reader.chain.created is not None
-            and reader.chain.created.ticks == self.ticks_in
-            and reader.tick >= reader.since
+            if reader.created.ticks == self.ticks_in and reader.tick >= reader.since
         }
 
     @property

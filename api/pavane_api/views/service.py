@@ -101,7 +101,7 @@ async def listed(control: Control, namespace: str, name: str) -> ViewInfos:
         for view in dict.fromkeys((*cluster.views, *readers)):
             script, defined = cluster.views.get(view, (None, None))
             reader = readers.get(view)
-            created = reader.chain.created if reader is not None else None
+            created = reader.created if reader is not None else None
             columns = (
                 [(c.name, c.type) for c in defined.columns] if defined is not None else created and created.columns
             )

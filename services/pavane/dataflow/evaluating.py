@@ -16,6 +16,8 @@ FETCHED_ROWS = 2048
 """Of a result at once, so that one that is too large is noticed before it is whole."""
 COUNT_MAX = 2**63 - 1
 """Of one row."""
+_NUMBER = '"number of part"'
+"""No user's column has a blank in its name."""
 _OUT_OF_MEMORY = "Out of Memory Error"
 """How DuckDB begins what it says of it."""
 
@@ -99,27 +101,31 @@ class Evaluator:
 
     def consolidated(self, schema: pa.Schema, updates: Iterable[pa.Table], tick: int) -> pa.Table:
         """Return the rows at a tick and how often each is there, as column `__diff`; at most `COUNT_MAX` times."""
+        return self._summed(schema, updates, tick, f"SELECT * REPLACE ({_within(DIFF)} AS {DIFF}) FROM ({{}})")  # noqa: S608 - numbers
+
+    def folded(self, schema: pa.Schema, updates: Iterable[pa.Table], since: int) -> pa.Table:
+        """Return the rows at a tick as updates of it: several of a row that is there more than `COUNT_MAX` times."""
+        each = _within(f"{DIFF} - sign({DIFF}) * {COUNT_MAX} * {_NUMBER}::HUGEINT")
+        several = f"SELECT *, unnest(range(((abs({DIFF}) - 1) // {COUNT_MAX} + 1)::BIGINT)) AS {_NUMBER} FROM ({{}})"  # noqa: S608 - numbers
+        split = f"SELECT * EXCLUDE ({_NUMBER}) REPLACE ({each} AS {DIFF}) FROM ({several})"  # noqa: S608 - numbers
+        summed = self._summed(schema, updates, since, split)
+        times = pa.repeat(pa.scalar(since, pa.uint64()), summed.num_rows)
+        return summed.add_column(summed.num_columns - 1, pa.field(TIME, pa.uint64()), times)
+
+    def _summed(self, schema: pa.Schema, updates: Iterable[pa.Table], tick: int, fitting: str) -> pa.Table:
+        """Return the rows at a tick; `fitting` makes numbers of 64 bits of how often each is there."""
+        listed = ", ".join(map(_quoted, schema.names))
+        text = (
+            f"SELECT {listed}, sum({DIFF}) AS {DIFF} FROM updates WHERE {TIME} <= {tick} "  # noqa: S608 - quoted
+            f"GROUP BY {listed} HAVING sum({DIFF}) <> 0"
+        )
         cursor = self._cursor()
         try:
             cursor.register("updates", pa.concat_tables(updates))
-            listed = ", ".join(map(_quoted, schema.names))
-            text = (
-                f"SELECT {listed}, greatest(-{COUNT_MAX}, least(sum({DIFF}), {COUNT_MAX}))::BIGINT AS {DIFF} "  # noqa: S608 - quoted
-                f"FROM updates WHERE {TIME} <= {tick} "
-                f"GROUP BY {listed} HAVING sum({DIFF}) <> 0"
-            )
-            found = cursor.sql(text).to_arrow_table()
+            found = cursor.sql(fitting.format(text)).to_arrow_table()
         finally:
             cursor.close()
         return found.cast(schema.append(pa.field(DIFF, pa.int64())))
-
-    def folded(self, schema: pa.Schema, updates: Iterable[pa.Table], since: int) -> pa.Table | None:
-        """Return the rows at a tick as updates of it; None: how often one is there does not fit."""
-        summed = self.consolidated(schema, updates, since)
-        if summed.num_rows and pc.max(pc.abs(summed.column(DIFF))).as_py() == COUNT_MAX:
-            return None
-        times = pa.repeat(pa.scalar(since, pa.uint64()), summed.num_rows)
-        return summed.add_column(summed.num_columns - 1, pa.field(TIME, pa.uint64()), times)
 
     def answer(self, sql: str, tables: Mapping[str, pa.Table]) -> pa.Table:
         """Return the rows of a SELECT in DuckDB's SQL over rows and how often each is there. Raises `QueryError`."""
@@ -176,6 +182,11 @@ def wrong_count(counted: pa.Table) -> str:
     if least < 0:
         return f"a row is there {least} times: more rows were taken back than there were"
     return "a row is there more often than 64 bits can count" if most == COUNT_MAX else ""
+
+
+def _within(count: str) -> str:
+    """The number of at most `COUNT_MAX` that is nearest."""
+    return f"greatest(-{COUNT_MAX}, least({count}, {COUNT_MAX}))::BIGINT"
 
 
 def _register(cursor: duckdb.DuckDBPyConnection, name: str, counted: pa.Table) -> None:

@@ -13,16 +13,12 @@ import pyarrow.compute as pc
 from pavane.compute.core.outbox import PART_BYTES_MAX
 from pavane.compute.wire.commands import SinkExport
 from pavane.compute.wire.common import CLOSED, Failure, Rows
-from pavane.dataflow.evaluating import Evaluator, wrong_count
-from pavane.dataflow.ports import DIFF, TIME, SqlView
+from pavane.dataflow.arrangement import Arrangement
+from pavane.dataflow.evaluating import Contents, Evaluator, wrong_count
+from pavane.dataflow.ports import DIFF, TIME
 from pavane.dataflow.rows import consolidated, stream_of, table_of, updates_of
 from pavane.dataflow.sink import ChainSink
-from pavane.dataflow.types import arrow_schema
 
-FOLD_ROWS = 4096
-"""So many updates, or twice as many as the view had rows, are added up to what the view is."""
-FOLD_PARTS = 256
-"""Small tables are slow to read, so so many become one."""
 BATCH_BYTES_MAX = 32 << 20
 """Of one batch of a subscribe, which travels in one message."""
 
@@ -31,48 +27,15 @@ class ChainBehind(Exception):
     """The chain ends before the dataflow begins, so ticks would be missing."""
 
 
-class Arrangement:
-    """What a view is at every tick from `since` on."""
-
-    def __init__(self, view: SqlView) -> None:
-        self.schema = arrow_schema(view.columns)
-        self.since = 0
-        self._parts = [table_of((), self.schema)]
-        self._rows = 0
-        self._folded = 0
-
-    @property
-    def kept(self) -> int:
-        """How many updates there are in memory."""
-        return self._rows
-
-    def take(self, updates: pa.Table) -> None:
-        """Add updates."""
-        self._parts.append(updates)
-        self._rows += updates.num_rows
-
-    def at(self, tick: int, evaluator: Evaluator) -> tuple[Rows, ...] | Failure:
-        """Return the rows at a tick, and how often each is there. Blocks."""
-        found = evaluator.consolidated(self.schema, self._parts, tick)
-        if wrong := wrong_count(found):
-            return Failure("WrongCount", wrong)
-        streams = _streams(found)
-        if any(len(data) > PART_BYTES_MAX for data, _ in streams):
-            return Failure("TooLarge", f"a row takes more than {PART_BYTES_MAX} bytes")
-        return tuple(Rows(data, rows, len(data)) for data, rows in streams)
-
-    def fold(self, evaluator: Evaluator) -> None:
-        """Add up what nobody tells apart any more, when there is enough of it. Blocks."""
-        if self._rows < max(FOLD_ROWS, 2 * self._folded) and len(self._parts) < FOLD_PARTS:
-            return
-        whole = pa.concat_tables(self._parts)
-        old = pc.less_equal(whole.column(TIME), self.since)
-        base = evaluator.folded(self.schema, [whole.filter(old)], self.since)
-        if base is None:  # not yet: rows may be taken back, and then counts must be right
-            self._parts = [whole.combine_chunks()]
-        else:
-            self._parts = [base, whole.filter(pc.invert(old)).combine_chunks()]
-        self._rows = self._folded = sum(part.num_rows for part in self._parts)
+def answer(contents: Contents, evaluator: Evaluator) -> tuple[Rows, ...] | Failure:
+    """Return the rows at a tick, and how often each is there. Blocks."""
+    found = evaluator.consolidated(contents.schema, contents.updates, contents.tick)
+    if wrong := wrong_count(found):
+        return Failure("WrongCount", wrong)
+    streams = _streams(found)
+    if any(len(data) > PART_BYTES_MAX for data, _ in streams):
+        return Failure("TooLarge", f"a row takes more than {PART_BYTES_MAX} bytes")
+    return tuple(Rows(data, rows, len(data)) for data, rows in streams)
 
 
 class Subscription:

@@ -18,21 +18,26 @@ from pavane.compute.server import ReplicaServer
 from pavane.compute.wire.commands import DataflowDescription, IndexExport, MaterializedView, Peek, SinkExport, Subscribe
 from pavane.compute.wire.common import Failure, Rows, Token
 from pavane.compute.wire.responses import Blocker
+from pavane.dataflow.arrangement import Arrangement
 from pavane.dataflow.badrows import BadRows
 from pavane.dataflow.description import DescriptionError, script_of
 from pavane.dataflow.entries import EntryError
 from pavane.dataflow.evaluating import Evaluator
 from pavane.dataflow.keeping import ENGINE_FAILURES_MAX, ENGINE_FAILURES_S, RETRY_S, Clocks, Place
 from pavane.dataflow.log import Log
-from pavane.dataflow.outlets import Arrangement, ChainBehind, Outlet, Subscription
+from pavane.dataflow.outlets import ChainBehind, Outlet, Subscription, answer
 from pavane.dataflow.ports import Engine, EngineError, Fenced, Script
 from pavane.dataflow.runner import Maintained, ViewRunner
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.source import LogSource
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.tracing import Tracing
+from pavane.dataflow.types import arrow_schema
 from pavane.runtime.certificates import Certificates
 from pavane.waltz.errors import OutcomeUnknown, Unavailable
+
+KEPT_ROWS = 2048
+"""Of a view: fewer updates are not worth adding up."""
 
 
 @dataclass(slots=True)
@@ -215,8 +220,7 @@ class ReplicaEngine:
         for name, outlet in list(flow.outlets.items()):
             since = self.core.readable_from(flow.number, [id_ for id_, (on, _) in flow.exports.items() if on == name])
             if outlet.arrangement is not None and since is not None:
-                outlet.arrangement.since = max(outlet.arrangement.since, since)
-                await asyncio.to_thread(outlet.arrangement.fold, evaluator)
+                await outlet.arrangement.fold(evaluator, since)
 
     async def _opened(self, flow: _Dataflow, engine: Engine) -> ViewRunner:
         script = script_of(flow.description)
@@ -247,7 +251,8 @@ class ReplicaEngine:
                     initial = connection.initial_as_of
                 elif isinstance(export, SinkExport):
                     subscriptions.append(Subscription(export, as_of, flow.told.get(export.id, 0)))
-            found[view.name] = Outlet(as_of, Arrangement(view) if reads else None, subscriptions, chain, initial)
+            arrangement = Arrangement(arrow_schema(view.columns), KEPT_ROWS) if reads else None
+            found[view.name] = Outlet(as_of, arrangement, subscriptions, chain, initial)
         return found
 
     async def _allow(self, flow: _Dataflow) -> None:
@@ -293,7 +298,7 @@ class ReplicaEngine:
                 text = "this replica answers peeks with all rows: leave out literals, map_filter_project and finishing"
                 result: tuple[Rows, ...] | Failure = Failure("Unsupported", text)
             else:
-                result = await asyncio.to_thread(arrangement.at, peek.timestamp, evaluator)
+                result = await asyncio.to_thread(answer, arrangement.contents(peek.timestamp), evaluator)
             if self._reads.pop(uuid, None) is not None:
                 self._tell(self.core.answer(uuid, result))
 

@@ -3,110 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Collection, Mapping
-from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from pavane.dataflow.arrangement import Arrangement
 from pavane.dataflow.chain import Chain, columns_of
-from pavane.dataflow.entries import decode
+from pavane.dataflow.entries import Create, decode
 from pavane.dataflow.evaluating import Contents, Evaluator, QueryError, QueryTooLarge
 from pavane.dataflow.log import Log
-from pavane.dataflow.ports import TIME
 from pavane.dataflow.querying import Query
-from pavane.dataflow.rows import Row, table_of, updates_of
+from pavane.dataflow.rows import Row, updates_of
 from pavane.dataflow.types import arrow_schema
 
 POLL_S = 0.05
 """Between two looks at the end of the home partition."""
-JOINED = 256
-"""Batches of a view that become one table: thousands of small ones are slow to read."""
-
 Changes = list[tuple[Row, int, int]]
 """Row, tick, how many more or fewer."""
 
 
-@dataclass(slots=True)
-class ViewReader:
+class ViewReader(Arrangement):
     """One view as its chain tells it, from tick `since` up to the chain's upper."""
 
-    chain: Chain
-    since: int = 0
-    base: pa.Table | None = None  # what it is at `since`
-    recent: deque[pa.Table] = field(default_factory=deque)  # updates after it, in order
-    last: list[pa.Table] = field(default_factory=list)  # the last ones, a table for each batch
-    shown: tuple[int, pa.Table] | None = None  # rows and counts at the last tick that was asked for
-
-    def take(self, updates: pa.Table) -> bool:
-        """Take what a batch of the chain adds; whether it is time to look how large it is."""
-        self.last.append(updates)
-        large: bool = updates.num_rows >= JOINED
-        if len(self.last) >= JOINED:
-            self.recent.append(pa.concat_tables(self.last).combine_chunks())
-            self.last.clear()
-            return True
-        return large
-
-    @property
-    def recent_rows(self) -> int:
-        """Updates after `since`, but for the very last ones."""
-        return sum(part.num_rows for part in self.recent)
+    def __init__(self, chain: Chain, created: Create, kept: int) -> None:
+        super().__init__(arrow_schema(columns_of(created)), kept, created.as_of)
+        self.chain = chain
+        self.created = created
+        self.shown: tuple[int, pa.Table] | None = None
+        """Rows and counts at the last tick that was asked for."""
 
     @property
     def tick(self) -> int:
         """The last tick at which it is final."""
         return self.chain.upper - 1
 
-    @property
-    def size(self) -> int:
-        """Bytes that are kept of it."""
-        shown = self.shown[1].nbytes if self.shown is not None else 0
-        return int(sum(part.nbytes for part in self._parts()) + shown)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of the view."""
-        assert self.chain.created is not None  # noqa: S101 - a reader is made by its chain's first entry
-        return arrow_schema(columns_of(self.chain.created))
-
     def at(self, tick: int) -> Contents:
         """Return the contents at a tick. Raises `QueryError` for one that cannot be told."""
-        if self.chain.created is None or not self.since <= tick < self.chain.upper:
+        if not self.since <= tick < self.chain.upper:
             raise QueryError(
                 f"view {self.chain.name} can be read at ticks from {self.since} to {self.tick}, not at {tick}"
             )
-        return Contents(self.schema, tick, (table_of((), self.schema), *self._parts()))
-
-    def after(self, tick: int) -> pa.Table:
-        """Return the updates behind a tick, which is `since` or later, in the order of their ticks."""
-        found = [part for part in (*self.recent, *self.last) if _last_time(part) > tick]
-        table = pa.concat_tables([table_of((), self.schema), *found])
-        return table.filter(pc.greater(table.column(TIME), tick)).sort_by(TIME)
-
-    async def fold(self, evaluator: Evaluator, kept: int) -> None:
-        """Join all but about the last `kept` updates to what it is at a later `since`."""
-        rows, folded = self.recent_rows, 0
-        while folded < len(self.recent) and rows - self.recent[folded].num_rows >= kept:
-            rows -= self.recent[folded].num_rows
-            folded += 1
-        parts = [*([self.base] if self.base is not None else []), *list(self.recent)[:folded]]
-        if not folded:
-            return
-        since = _last_time(self.recent[folded - 1])
-        self.base = await asyncio.to_thread(evaluator.folded, self.schema, parts, since)
-        self.since = since
-        for _ in range(folded):
-            self.recent.popleft()
-
-    def _parts(self) -> list[pa.Table]:
-        return [*([self.base] if self.base is not None else []), *self.recent, *self.last]
-
-
-def _last_time(part: pa.Table) -> int:
-    last: int = pc.max(part.column(TIME)).as_py()
-    return last
+        return self.contents(tick)
 
 
 class Views:
@@ -131,12 +68,15 @@ class Views:
         self._position = 0
         self._reading = asyncio.Lock()
         self._evaluator = evaluator or Evaluator()
+        self._chains: dict[str, Chain] = {}
         self.readers: dict[str, ViewReader] = {}
+        """Of the chains that there are, by name."""
 
     @property
     def size(self) -> int:
         """Bytes that are kept of all views."""
-        return sum(reader.size for reader in self.readers.values())
+        readers = self.readers.values()
+        return sum(each.size + (each.shown[1].nbytes if each.shown is not None else 0) for each in readers)
 
     @property
     def position(self) -> int:
@@ -156,21 +96,19 @@ class Views:
                 entry = decode(transaction.header, transaction.data)
                 if entry is None:
                     continue
-                reader = self.readers.setdefault(entry.chain, ViewReader(Chain(entry.chain)))
-                updates = reader.chain.take(entry)
-                if reader.since == 0 and reader.chain.created is not None:
-                    reader.since = reader.chain.created.as_of
-                if updates is not None and reader.take(updates):
-                    await self._bound(reader)
+                chain = self._chains.setdefault(entry.chain, Chain(entry.chain))
+                updates = chain.take(entry)
+                if chain.created is not None and entry.chain not in self.readers:
+                    self.readers[entry.chain] = ViewReader(chain, chain.created, self._kept or 0)
+                if updates is not None:
+                    await self._take(self.readers[entry.chain], updates)
 
-    async def _bound(self, reader: ViewReader) -> None:
+    async def _take(self, reader: ViewReader, updates: pa.Table) -> None:
+        reader.take(updates)
         if self._bytes_max is not None and self.size > self._bytes_max:
             raise QueryTooLarge(f"the views are larger than {self._bytes_max} bytes")
-        if self._kept is None:
-            return
-        joined = reader.base.num_rows if reader.base is not None else 0
-        if reader.recent_rows > 2 * self._kept + joined:  # so the work is in proportion to the rows that came
-            await reader.fold(self._evaluator, self._kept)
+        if self._kept is not None:
+            await reader.fold(self._evaluator)
 
     async def read_on(self, until: Mapping[str, int] | None = None) -> None:
         """Read to the end of the partition, at least until each named chain has this upper."""

@@ -11,13 +11,15 @@ import pytest
 from pavane.compute.wire.commands import SinkExport, Subscribe
 from pavane.compute.wire.common import CLOSED, Failure, Rows
 from pavane.dataflow import outlets
+from pavane.dataflow.arrangement import Arrangement
 from pavane.dataflow.entries import Batch, decode
 from pavane.dataflow.evaluating import Evaluator
-from pavane.dataflow.outlets import Arrangement, Subscription
+from pavane.dataflow.outlets import Subscription, answer
 from pavane.dataflow.ports import DIFF, Column, SqlView
 from pavane.dataflow.rows import table_of, updates_of
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.types import arrow_schema
+from pavane.dataflow.views import Views
 from tests.services.dataflow.test_chains_under_faults import HOME, TICKS_PARTITION, FaultyLog
 from tests.services.dataflow.test_chains_under_faults import VIEW as X
 
@@ -26,7 +28,7 @@ SCHEMA = arrow_schema(VIEW.columns)
 
 
 def contents(arrangement: Arrangement, tick: int, evaluator: Evaluator) -> Counter[tuple[object, ...]]:
-    parts = arrangement.at(tick, evaluator)
+    parts = answer(arrangement.contents(tick), evaluator)
     assert not isinstance(parts, Failure)
     found: Counter[tuple[object, ...]] = Counter()
     for part in parts:
@@ -38,12 +40,13 @@ def contents(arrangement: Arrangement, tick: int, evaluator: Evaluator) -> Count
     return found
 
 
-def test_contents_stay_right_and_memory_follows_the_view_while_the_past_is_folded(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("told", [True, False])
+async def test_contents_stay_right_and_memory_follows_the_view_while_the_past_is_folded(
+    monkeypatch: pytest.MonkeyPatch, *, told: bool
 ) -> None:
-    monkeypatch.setattr(outlets, "FOLD_ROWS", 20)
+    """Up to a tick that a controller tells, or by the number of updates alone."""
     monkeypatch.setattr(outlets, "PART_BYTES_MAX", 600)  # answers in several parts
-    random, evaluator, arrangement = Random(7), Evaluator(), Arrangement(VIEW)
+    random, evaluator, arrangement = Random(7), Evaluator(), Arrangement(SCHEMA, kept=10)
     held: Counter[tuple[object, ...]] = Counter()
     at: dict[int, Counter[tuple[object, ...]]] = {}
     most = 0
@@ -56,34 +59,51 @@ def test_contents_stay_right_and_memory_follows_the_view_while_the_past_is_folde
             changes.append((row, tick, diff))
         arrangement.take(table_of(changes, SCHEMA))
         at[tick] = +held
-        arrangement.since = max(1, tick - 3)
-        arrangement.fold(evaluator)
-        most = max(most, arrangement.kept)
-        for readable in (arrangement.since, tick):
+        await arrangement.fold(evaluator, max(1, tick - 3) if told else None)
+        most = max(most, arrangement.rows)
+        for readable in {max(1, arrangement.since), tick}:
             assert contents(arrangement, readable, evaluator) == at[readable]
+        after = [(row, diff) for row, time, diff in updates_of(arrangement.after(tick - 2)) if time == tick]
+        assert after == [(row, diff) for row, _, diff in changes]
     assert most < 150  # of 1000 updates
 
 
-def test_a_row_that_is_there_more_often_than_64_bits_can_count_costs_its_answer_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(outlets, "FOLD_ROWS", 1)
-    evaluator, arrangement = Evaluator(), Arrangement(VIEW)
-    for tick in (1, 2):
-        arrangement.take(table_of([((1, "a"), tick, 2**62)], SCHEMA))
-    assert contents(arrangement, 1, evaluator) == {(1, "a"): 2**62}
+async def test_a_row_that_is_there_more_often_than_64_bits_can_count_costs_its_answer_alone() -> None:
+    evaluator, arrangement = Evaluator(), Arrangement(SCHEMA, kept=0)
+    for tick in range(1, 9):
+        arrangement.take(table_of([((1, "a"), tick, 2**62), ((2, "s"), tick, 1)], SCHEMA))
+        if tick > 1:
+            found = answer(arrangement.contents(tick), evaluator)
+            assert isinstance(found, Failure)
+            assert "more often than 64 bits can count" in found.text
+        else:
+            assert contents(arrangement, 1, evaluator) == {(1, "a"): 2**62, (2, "s"): 1}
+        await arrangement.fold(evaluator, tick)
+    assert arrangement.rows <= 10  # and none of the others either
+    taken_back = [((1, "a"), 9, -(2**62))] * 6
+    arrangement.take(table_of([*taken_back, ((1, "a"), 9, -5), ((3, "b"), 9, 2)], SCHEMA))
     for _ in range(2):
-        found = arrangement.at(2, evaluator)
-        assert isinstance(found, Failure)
-        assert "more often than 64 bits can count" in found.text
-        arrangement.since = 2
-        arrangement.fold(evaluator)
-    arrangement.take(table_of([((1, "a"), 3, -5), ((2, "b"), 3, 1)], SCHEMA))
-    arrangement.since = 3
-    for kept in (4, 2):
-        assert arrangement.kept == kept
-        assert contents(arrangement, 3, evaluator) == {(1, "a"): 2**63 - 5, (2, "b"): 1}
-        arrangement.fold(evaluator)
+        assert contents(arrangement, 9, evaluator) == {(1, "a"): 2**63 - 5, (2, "s"): 8, (3, "b"): 2}
+        await arrangement.fold(evaluator, 9)
+    assert arrangement.rows == 3
+
+
+async def test_a_reader_of_a_chain_loses_nothing_while_a_count_does_not_fit() -> None:
+    log = FaultyLog(Random(0), kind=True)
+    ids = iter(range(1000))
+    sink = ChainSink(Home(log, HOME), TICKS_PARTITION, X, lambda: 0, lambda: str(next(ids)))
+    await sink.open(1)
+    await sink.allow((1, 1))
+    views = Views(log, HOME, kept=10)
+    times = {1: 2**62, 2: 2**62, 800: -(2**62), 801: 1 - 2**62}
+    for tick in range(1, 802):
+        rows = [((tick,), tick, 1), ((0,), tick, times.get(tick, 0))]
+        sink.desire(table_of([each for each in rows if each[2]], arrow_schema(X.columns)), tick + 1)
+        await sink.advance()
+    await views.look()
+    assert views.query(f"SELECT count(*) AS n FROM {X.name}")[1].to_pylist() == [{"n": 802}]
+    assert views.readers[X.name].since > 2
+    views.close()
 
 
 def subscribed(subscription: Subscription, upper: int) -> tuple[int, list[tuple[int, int, int]]]:

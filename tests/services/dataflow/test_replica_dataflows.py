@@ -26,7 +26,7 @@ from pavane.compute.wire.commands import (
 )
 from pavane.compute.wire.common import CLOSED, Epoch, Failure, Rows
 from pavane.compute.wire.responses import Batch, PeekResponse, SubscribeResponse
-from pavane.dataflow import outlets, runner
+from pavane.dataflow import replica, runner
 from pavane.dataflow.description import described
 from pavane.dataflow.duckstate import Files
 from pavane.dataflow.plain import PlainEngine
@@ -224,8 +224,7 @@ async def test_what_is_built_in_pieces_reaches_a_subscriber_added_up(monkeypatch
 
 
 async def test_what_an_open_peek_or_another_export_of_the_view_reads_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlets, "FOLD_ROWS", 0)
-    monkeypatch.setattr(outlets, "FOLD_PARTS", 1)
+    monkeypatch.setattr(replica, "KEPT_ROWS", 0)
     pipeline = Pipeline()
     async with pipeline.replica(PlainEngine) as stream:
         await stream.send(CreateDataflow(both(1)))
