@@ -49,7 +49,9 @@ class Files:
     folder: Path | None = None
     memory_mib: int = MEMORY_MIB
     disk_mib: int | None = None
-    """What a script may spill beside its file; None: half of what is free where that is."""
+    """What a script may spill beside its file; None: its share of half of what is free where that is."""
+    scripts: int = 1
+    """How many share what is free."""
     clock: Callable[[], float] = time.monotonic
     every_s: float = CHECKPOINT_S
     failed: set[str] = field(default_factory=set)
@@ -177,7 +179,8 @@ class DuckState:
         self._connection.execute("SET GLOBAL timezone = 'UTC'")  # all times are, wherever the process runs
         if self._keeps and self._files.folder is not None:
             # Among the settings at the start DuckDB shows it and does not honour it: it takes 90 % of the disk.
-            most_mib = self._files.disk_mib or shutil.disk_usage(self._files.folder).free >> 21
+            free_mib = shutil.disk_usage(self._files.folder).free >> 20
+            most_mib = self._files.disk_mib or free_mib // (2 * self._files.scripts)
             self._connection.execute(f"SET GLOBAL max_temp_directory_size = '{most_mib}MiB'")
         self._flows = {
             view.name: DuckFlow(

@@ -39,7 +39,7 @@ class ComputeSettings(PodSettings):
     state_memory_mib: int = Field(default=MEMORY_MIB, ge=1)
     """Of the state of each script; what is more is in that folder."""
     state_disk_mib: int | None = Field(default=None, ge=1)
-    """So much of it at most, beside the state's file; absent: half of what is free there."""
+    """So much of it at most, beside the state's file; absent: each script's share of half of what is free there."""
     kubernetes_host: str = Field(default="", alias="KUBERNETES_SERVICE_HOST")
     kubernetes_port: int = Field(default=443, alias="KUBERNETES_SERVICE_PORT")
 

@@ -261,7 +261,8 @@ def make_clocks() -> Clocks:
 def engine_of(settings: ComputeSettings, config: ComputeConfig) -> Callable[[], SqlEngine]:
     """Return what makes the engine. Raises ``SettingsError`` for one that this pod cannot have."""
     if config.engine is Engine.PLAIN:
-        files = Files(settings.state, settings.state_memory_mib, settings.state_disk_mib)
+        scripts = max(1, len(config.scripts))
+        files = Files(settings.state, settings.state_memory_mib, settings.state_disk_mib, scripts)
         return lambda: PlainEngine(files)
     try:
         from pavane.spark import engine, kubernetes, session, tables  # noqa: PLC0415 - in images with Spark only

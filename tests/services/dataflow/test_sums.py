@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from decimal import Context, Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -215,18 +217,23 @@ def test_a_state_that_is_larger_than_its_memory_is_on_the_disk_and_right(tmp_pat
         assert list(updates_of(out)) == [((ROWS - 7, ROWS, ROWS * (ROWS - 1) // 2), 1, 1)]
 
 
-def test_a_join_of_each_with_each_ends_where_its_disk_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [Files(None, 64, 16), Files(None, 64, scripts=4)], ids=["limit", "a share"])
+def test_a_join_of_each_with_each_ends_where_its_disk_does(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = parse(
         "CREATE TABLE t (x STRING) USING waltz OPTIONS (partitions '0');"
         "CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n FROM (SELECT a.x || b.x AS y FROM t a CROSS JOIN t b) q;"
         "CREATE MATERIALIZED VIEW other AS SELECT count(*) AS n FROM t"
     )
+    free = shutil.disk_usage(tmp_path)._replace(free=128 << 20)  # half of it, of four scripts
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
     random, rows, disk_mib = Random(1), 300, 16
     texts = [((random.randbytes(512).hex(),), 1, 1) for _ in range(rows)]
     table = table_of(texts, arrow_schema(made.tables[0].columns))
-    with closing(PlainEngine(Files(tmp_path, 64, disk_mib))) as engine:
+    with closing(PlainEngine(replace(files, folder=tmp_path))) as engine:
         state = engine.open(made)
-        with pytest.raises(ViewError, match="more memory than there is, and more disk beside it"):
+        with pytest.raises(ViewError, match=f"more memory than there is, and more disk beside it.*/{disk_mib}.0 MiB"):
             state.flow(made.views[0]).step({"t": table}, 2)
         assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < (2 * disk_mib) << 20
         assert list(updates_of(state.flow(made.views[1]).step({"t": table}, 2)))[-1] == ((rows,), 1, 1)
