@@ -63,8 +63,6 @@ class SparkFlow:
     With `place` executors also read the tables while the view is built. With `keeps` it can be kept.
     """
 
-    raw = True
-
     def __init__(self, store: Store, script: Script, view: SqlView, place: Place | None, *, keeps: bool) -> None:
         self.at: Binding | None = None
         self.bad: dict[Table, list[tuple[int, int]]] = {}
