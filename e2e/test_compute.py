@@ -204,6 +204,30 @@ async def test_views_are_exact_under_kills_and_while_generations_change(raft: Ra
 
 
 @pytest.mark.timeout(TEST_S)
+@pytest.mark.needs(Capability.EMBEDDED)  # elsewhere the chart gives the operator its token, which tests/charts see
+async def test_a_gate_of_another_resource_asks_a_view(raft: RaftTest) -> None:
+    views = ViewsTest(raft.platform, raft.kube, raft.namespace, COMPUTE_CLUSTERS)
+    await views.start()
+    gate = {"name": "orders", "for": "0s", "sql": {"compute": "main", "query": "SELECT sum(n) FROM revenue", "min": 2}}
+    rollout = {**QUICK["rollout"], "bake": "1h", "gates": [gate]}
+    await raft.apply(replicas=1, rollout=rollout)
+    await raft.until_current(generation=1)
+    await raft.apply(replicas=1, rollout={**rollout, "restart": "1"})
+
+    def said(document: Any) -> str:
+        [gate] = document["status"]["rollout"].get("gates") or [{"verdict": "", "message": ""}]
+        return f"{gate['verdict']}: {gate.get('message', '')}"
+
+    async with views.client_of_log() as log:
+        # A sum over no rows is NULL, which says nothing.
+        await raft.until(lambda item: "Inconclusive: ComputeCluster main answered with null" in said(item), "it waits")
+        for number in range(2):
+            await log.append(0, json.dumps({"id": number, "customer": "ann", "cents": 1}).encode())
+        document = await raft.until(lambda item: can_switch_back(item) and "Passed" in said(item), "it bakes")
+        assert document["status"]["activeGeneration"] == 2
+
+
+@pytest.mark.timeout(TEST_S)
 async def test_views_go_back_to_the_generation_that_stands_by_and_stay_exact(raft: RaftTest) -> None:
     views = ViewsTest(raft.platform, raft.kube, raft.namespace, COMPUTE_CLUSTERS)
     await views.start(rollout={**QUICK["rollout"], "bake": "1h"}, replicas=1)
