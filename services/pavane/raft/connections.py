@@ -42,7 +42,7 @@ FRAME_COST_MAX = 32  # memory by what came: an empty frame, two bytes on the wir
 QUIET_BYTES = 1 << 20  # unfinished of all connections: what the process has then is not theirs
 GROWTH_BYTES = 16 << 20  # of the process, after which it is looked whose they are
 LOOK_S = 0.05
-LOOK_SHARE = 20  # a look that ends nobody is followed by a pause this many times its processor time: 5 % at most
+LOOK_SHARE = 20  # a look is followed by a pause this many times its processor time, one that ended somebody by as much
 TCP_INFO = getattr(system_socket, "TCP_INFO", None)  # only Linux has the count that is wanted
 TCP_INFO_BYTES = 136
 RECEIVED_OFFSET = 128  # of tcpi_bytes_received, 8 bytes
@@ -162,8 +162,8 @@ class Connections:
             self._end_unfinished(size)
             size = self._size = resident_bytes()
         self._size, self._quiet = min(size, self._size), min(size, self._quiet)
-        took_s = time.thread_time() - began_s if self.refused == refused else 0.0
-        pause_s = max(LOOK_S, LOOK_SHARE * took_s)
+        share = LOOK_SHARE if self.refused == refused else 1
+        pause_s = max(LOOK_S, share * (time.thread_time() - began_s))
         self._look_again = self._loop.call_later(pause_s, self._look_at_memory)
 
     def _take_heard(self) -> None:
