@@ -55,7 +55,7 @@ test: setup ## tests of all parts with few seeds (SEEDS=20), each kind once end 
 	SEEDS=$${SEEDS:-20} $(BIN)/pytest -q -n 4 --dist worksteal -m "not long" tests --ignore=tests/spark
 	$(BIN)/pytest -q -m "kinds and not long" e2e
 
-test-all: setup ## the long form (SEEDS=300; CI runs it with 30)
+test-all: setup ## the long form (SEEDS=300; CI runs it with 24)
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal tests --ignore=tests/spark
 	$(BIN)/pytest -q e2e
 
