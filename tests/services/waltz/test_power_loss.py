@@ -373,3 +373,30 @@ def test_a_failed_sync_makes_the_partition_unavailable() -> None:
     disk.failing_syncs = False
     [answer] = node.execute([s.MaxTransactionIdRequest(head(), False)])
     assert isinstance(answer, s.Failure)
+
+
+@pytest.mark.parametrize("suffix", ["seg", "idx"])
+def test_a_sync_that_failed_when_a_segment_was_full_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """One of several appends begins a segment; the kernel drops what it could not write, and says so once."""
+    disk = MemoryDisk()
+    directory, node = prepared(disk)
+    files = directory.partition(0)
+    assert files is not None
+    failing = disk.folder("0").content([name for name in disk.folder("0").names() if name.endswith(suffix)][-1])
+    sync = MemoryFile.sync
+    failures: list[MemoryFile] = []
+
+    def fail_once(file: MemoryFile) -> None:
+        if file._content is failing and not failures:
+            failures.append(file)
+            failing.forget_changes()
+            raise OSError(errno.EIO, "Input/output error")
+        sync(file)
+
+    monkeypatch.setattr(MemoryFile, "sync", fail_once)
+    answers = node.execute([s.Append(head(), (record(txid),), False) for txid in range(12, 12 + 10)])
+    assert failures
+    assert all(isinstance(answer, s.Failure) for answer in answers)
+    assert files.fault.startswith("a sync failed: [Errno 5]")

@@ -3,7 +3,8 @@
 import errno
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from pavane.wal.files import File, Folder
 from pavane.waltz.state.store import Damaged, Kept, SessionInfo
 from pavane.waltz.storage import layout
 from pavane.waltz.storage.clock import Clock
+from pavane.waltz.storage.expiry import first_by_age, first_by_size
 from pavane.waltz.storage.segment import Segment
 from pavane.waltz.storage.slots import Slots, first_image
 from pavane.waltz.wire.storage import CopyState, Record
@@ -260,6 +262,8 @@ class PartitionFiles:
         self.mark = found[1] if found is not None and marked else self.info.local_lwm
         self._damaged_from = found[2] if found is not None else layout.SOUND
         self.fault = ""
+        self._sync_failed = False
+        """The kernel may take what it could not write for written, so a sync that is tried again may lie."""
         self._segments: list[Segment] = []
         try:
             self._recover()
@@ -320,7 +324,8 @@ class PartitionFiles:
     def append(self, records: Sequence[Record]) -> None:
         """Write records that continue the log; one that does not fit leaves nothing behind."""
         if self.is_full:
-            self._segments[-1].finish()
+            with self._syncing():
+                self._segments[-1].finish()
             self._segments.append(self._segment(self.max_txid + 1))
         try:
             self._segments[-1].append(records)
@@ -334,14 +339,23 @@ class PartitionFiles:
 
     def sync(self) -> None:
         """Make everything durable; after a failure nobody knows what is, so the partition is unavailable."""
-        try:
+        with self._syncing():
             self._segments[-1].sync()
-        except OSError as error:
-            self.fault = f"a sync failed: {error}; check the disk, then restart the storage node"
-            raise
         if self.max_txid > self.mark:
             self.mark = self.max_txid
             self._write_mark()
+
+    @contextmanager
+    def _syncing(self) -> Iterator[None]:
+        """Let no sync that failed be tried again, before the storage node starts anew; raises ``OSError``."""
+        if self._sync_failed:
+            raise OSError(self.fault)
+        try:
+            yield
+        except OSError as error:
+            self._sync_failed = True
+            self.fault = f"a sync failed: {error}; check the disk, then restart the storage node"
+            raise
 
     def truncate(self, txid: int) -> None:
         """Cut everything behind ``txid``, durably, but nothing of what was dropped: that was committed."""
@@ -358,6 +372,7 @@ class PartitionFiles:
                 self._segments.pop().remove()
             self._segments[-1].truncate(txid)
         except (OSError, Damaged) as error:
+            self._sync_failed = True  # perhaps: a cut is synced too
             self.fault = f"a cut failed: {error}; check the disk, then restart the storage node"
             raise
 
@@ -381,7 +396,7 @@ class PartitionFiles:
         except OSError as error:
             self.fault = f"old transactions cannot be dropped: {error}; check the disk, then restart the storage node"
             raise
-        wanted = max(self._by_size(bytes_max), self._by_age(age_ms_max))
+        wanted = max(first_by_size(self._segments, bytes_max), first_by_age(self._segments, age_ms_max, self._clock))
         return Kept(self.first, self.max_txid, wanted, self.size)
 
     def _note_first(self, first: int) -> None:
@@ -407,26 +422,6 @@ class PartitionFiles:
         self._write_mark()
         self._directory.sync_marks()
 
-    def _by_size(self, bytes_max: int) -> int:
-        sizes = [segment.size for segment in self._segments]
-        left, first = sum(sizes), self.first
-        for size, following in zip(sizes, self._segments[1:], strict=False):
-            if bytes_max < 0 or left <= bytes_max:
-                break
-            left, first = left - size, following.first
-        return first
-
-    def _by_age(self, age_ms_max: int) -> int:
-        """What is before a segment was appended before it was made; it was not made later than those that follow."""
-        if age_ms_max < 0 or not self._clock.settled:
-            return self.first
-        made = now = self._clock.ms(self._segments[-1].created_ms)
-        for segment in reversed(self._segments[1:]):
-            made = min(made, segment.created_ms)
-            if made <= now - age_ms_max:
-                return segment.first
-        return self.first
-
     def _is_old(self, segment: Segment) -> bool:
         """Whether it has served for its time, or was made at a time that is still to come, which says nothing."""
         age_ms = self._clock.ms(segment.created_ms) - segment.created_ms
@@ -440,9 +435,11 @@ class PartitionFiles:
     def set_info(self, info: SessionInfo) -> None:
         """Make the records durable, then the session."""
         self.sync()
-        self._segments[-1].sync_index()
+        with self._syncing():
+            self._segments[-1].sync_index()
         self._directory.sync_marks()
-        self._control.put(info.session, info.lwm, info.local_lwm, self._flags)
+        with self._syncing():
+            self._control.put(info.session, info.lwm, info.local_lwm, self._flags)
         self.info = info
 
     def set_available(self, available: bool) -> None:
