@@ -30,7 +30,7 @@ def test_a_lock_is_held_until_its_append_is_resolved() -> None:
     table = LockTable(-1)
     first = table.begin(-1, [HASH], [], [])
     assert isinstance(first, Taken)
-    assert table.begin(-1, [], [HASH], []) == Waiting()
+    assert isinstance(table.begin(-1, [], [HASH], []), Waiting)
     table.commit(first.slots, 0)
     assert table.begin(-1, [], [HASH], []) == Conflicting(0)
     assert isinstance(table.begin(0, [], [HASH], []), Taken)

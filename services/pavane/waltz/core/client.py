@@ -27,14 +27,16 @@ _LATE = (
 )
 _UNREADABLE = {RejectCode.TRIMMED, RejectCode.NOT_PERMITTED}
 """What became of an append cannot be looked up: it is not kept any more, or not this client's to read."""
-PASSING = {
-    RejectCode.PARTITION_NOT_HERE,
-    RejectCode.NOT_MOUNTED,
-    RejectCode.STALE_CONNECTION,
-    RejectCode.WRONG_GENERATION,
-    RejectCode.READ_ONLY,
-    RejectCode.UNAVAILABLE,
-}
+PASSING = frozenset(
+    {
+        RejectCode.PARTITION_NOT_HERE,
+        RejectCode.NOT_MOUNTED,
+        RejectCode.STALE_CONNECTION,
+        RejectCode.WRONG_GENERATION,
+        RejectCode.READ_ONLY,
+        RejectCode.UNAVAILABLE,
+    }
+)
 """Refusals that pass: the owner, or what it may do, is about to be another."""
 
 
