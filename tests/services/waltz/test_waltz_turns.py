@@ -117,10 +117,20 @@ class Owner(Stream):
             return await self.answers.get()
 
     async def append(self, data: bytes = b"data") -> None:
-        head = s.Head(1, self.txid, 0)
-        record = s.Record.of(self.txid, ReqId(1, 1, 0, self.txid), 0, data)
-        assert await self.ask(s.Append(head, (record,), False)) == s.Success(head)
-        self.txid += 1
+        await self.append_together(data)
+
+    async def append_together(self, *data: bytes) -> None:
+        """Each is an append of its own, and all come in one piece."""
+        appends = []
+        for one in data:
+            record = s.Record.of(self.txid, ReqId(1, 1, 0, self.txid), 0, one)
+            appends.append(s.Append(s.Head(1, self.txid, 0), (record,), False))
+            self.txid += 1
+        assert self._transport is not None
+        self._transport.write(b"".join(self.channel.encode(append) for append in appends))
+        async with asyncio.timeout(ANSWER_S):
+            answers = [await self.answers.get() for _ in appends]
+        assert answers == [s.Success(append.head) for append in appends]
 
 
 @asynccontextmanager
@@ -183,6 +193,43 @@ async def test_an_append_that_begins_a_segment_syncs_it_on_the_thread(
             await owner.append(bytes(500))
         assert [thread == here for thread in threads] == [True, True, False, True, False]
         assert len(list((tmp_path / "0").glob("*.seg"))) == 3
+
+
+async def test_appends_that_come_together_are_synced_on_the_thread_where_a_later_one_begins_a_segment(
+    tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.get_ident()
+    async with owner_of(tmp_path) as owner:
+        monkeypatch.setattr(storage, "HERE_S", 60.0)
+        assert isinstance(await owner.ask(s.Retain(s.Head(1, 0, 0), 0, 8 * 1000, -1)), s.Retained)
+        del threads[:]
+        await owner.append_together(bytes(300), bytes(200))
+        assert [thread == here for thread in threads] == [True]
+        await owner.append_together(bytes(100), bytes(300), bytes(1))
+        assert [thread == here for thread in threads] == [True, False]
+        assert len(list((tmp_path / "0").glob("*.seg"))) == 2
+
+
+async def test_an_append_to_a_copy_that_is_rebuilt_syncs_a_new_segment_on_the_thread(
+    tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = threading.get_ident()
+    async with owner_of(tmp_path) as owner:
+        await owner.append(bytes(500))
+    [segment] = (tmp_path / "0").glob("*.seg")
+    data = bytearray(segment.read_bytes())
+    data[-100] ^= 1
+    segment.write_bytes(data)
+    async with owner_of(tmp_path) as owner:
+        monkeypatch.setattr(storage, "HERE_S", 60.0)
+        begun = await owner.ask(s.Repair(s.Head(1, 0, 0), s.RepairStep.BEGIN))
+        assert isinstance(begun, s.Repaired)
+        assert begun.state == s.CopyState.REBUILDING
+        assert isinstance(await owner.ask(s.Retain(s.Head(1, 0, 0), 0, 8 * 1000, -1)), s.Retained)
+        del threads[:]
+        for _ in range(3):
+            await owner.append(bytes(500))
+        assert [thread == here for thread in threads] == [True, True, False]
 
 
 async def test_after_a_slow_sync_the_next_append_waits_for_no_disk_in_the_loop(

@@ -22,6 +22,7 @@ from pavane.waltz.core.admin import Admin
 from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node
 from pavane.waltz.storage import Directory
 from pavane.waltz.storage.scrub import SCRUB_BYTES_PER_S, SCRUB_PAUSE_S, SCRUB_PIECE_BYTES, Scrub
+from pavane.waltz.storage.segment import OVERHEAD_BYTES
 from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.frame import STORAGE_SERVER
@@ -152,8 +153,13 @@ class StorageServer:
         """
         if not all(isinstance(message, s.Append) for message in messages) or _size(messages) > HERE_BYTES:
             return False
-        found = (self.directory.partition(number) for number in {message.head.partition for message in messages})
-        return not any(files.available and files.is_full for files in found if files is not None)
+        ahead: dict[int, int] = {}
+        for message in messages:
+            files, before = self.directory.partition(message.head.partition), ahead.get(message.head.partition, 0)
+            if files is not None and files.is_full(before):
+                return False
+            ahead[message.head.partition] = before + sum(len(one.data) + OVERHEAD_BYTES for one in message.records)
+        return True
 
     def _answer(self, taken: "list[tuple[_Connection, Any, int]]", answers: list[Any]) -> None:
         for (connection, message, arrived_ns), answer in zip(taken, answers, strict=True):

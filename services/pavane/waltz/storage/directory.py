@@ -309,11 +309,13 @@ class PartitionFiles:
         """The last record; -1 if there is none."""
         return self._segments[-1].last if self._segments else -1
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the next append begins a new segment, which takes some syncs of its own."""
+    def is_full(self, ahead: int = 0) -> bool:
+        """Whether an append begins a new segment, which takes some syncs of its own, with ``ahead`` bytes before it."""
+        if not self._segments:
+            return False
         last = self._segments[-1]
-        return last.last >= last.first and (last.end > self._segment_bytes or self._is_old(last))
+        is_used = ahead > 0 or last.last >= last.first
+        return is_used and (last.end + ahead > self._segment_bytes or self._is_old(last))
 
     def raise_fence(self, session: int) -> None:
         """Note a promise; it is durable after ``Directory.sync_marks``."""
@@ -323,7 +325,7 @@ class PartitionFiles:
 
     def append(self, records: Sequence[Record]) -> None:
         """Write records that continue the log; one that does not fit leaves nothing behind."""
-        if self.is_full:
+        if self.is_full():
             with self._syncing():
                 self._segments[-1].finish()
             self._segments.append(self._segment(self.max_txid + 1))
