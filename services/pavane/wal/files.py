@@ -37,7 +37,7 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when everything written is on stable storage."""
+        """Return when everything written is on stable storage; once it has failed on a real file it fails for good."""
         ...
 
     def read(self, offset: int, length: int) -> bytes:
@@ -123,6 +123,7 @@ class DiskFile:
     def __init__(self, path: Path, flags: int) -> None:
         self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         self._end = self.size
+        self._failed: OSError | None = None
 
     @property
     def size(self) -> int:
@@ -162,8 +163,14 @@ class DiskFile:
         os.posix_fadvise(self._descriptor, offset, 0, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
-        """Sync contents and size."""
-        os.fdatasync(self._descriptor)
+        """Sync contents and size; after a failure never again: the kernel may take pages that it lost for clean."""
+        if self._failed is not None:
+            raise OSError(self._failed.errno, f"an earlier sync failed: {self._failed.strerror}")
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            self._failed = error
+            raise
 
     def read(self, offset: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``offset``."""
