@@ -20,6 +20,8 @@ from pavane.waltz.aio.admin import StorageAdmin
 from pavane.waltz.aio.stream import Stream
 from pavane.waltz.client import Waltz, trusting
 from pavane.waltz.errors import OutcomeUnknown, Unavailable
+from pavane.waltz.server import StorageNode
+from pavane.waltz.storage.layout import MARK_FILE
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.frame import ADMIN_CLIENT, STORAGE_CLIENT, Magic
@@ -333,6 +335,35 @@ async def test_one_bad_disk_is_told_and_harms_nobody(
             await log.stop_node(0)
             await log.start_node(0)
         await log.until_all_vote()
+
+
+async def test_a_storage_node_whose_marks_cannot_be_synced_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has acknowledged would not be missed on a disk that is set back."""
+    sync = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == MARK_FILE:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    node = StorageNode(tmp_path, KEY, 1, disk_reserve_bytes=0)
+    await node.start("127.0.0.1", 0)
+    assert node.server is not None
+    files = node.server.directory.partition(0)
+    assert files is not None
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fdatasync)
+        files.raise_fence(7)
+        async with asyncio.timeout(ANSWER_S):
+            with pytest.raises(OSError, match="Input/output error"):
+                await node.run()
+    with pytest.raises(OSError, match="an earlier sync failed"):
+        await node.stop()
+    again = StorageNode(tmp_path, KEY, 1, disk_reserve_bytes=0)
+    await again.start("127.0.0.1", 0)
+    await again.stop()
 
 
 async def append(client: Waltz, data: bytes) -> None:

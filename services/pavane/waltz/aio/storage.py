@@ -4,7 +4,6 @@ Messages queue up while the disk works; the thread then takes all of them, so th
 """
 
 import asyncio
-import logging
 import ssl
 import threading
 from collections import deque
@@ -34,8 +33,6 @@ HERE_S = 0.001  # what its syncs may take, by those before it: a storage node ha
 BATCH_READS_MAX = 16  # of one batch: each answer may have 4 MiB, and all of them are kept until the batch is done
 MARK_SYNC_S = 0.1
 PARTITIONS_MAX = 4096  # that a server may ask for: as many as a cluster may have
-
-_logger = logging.getLogger(__name__)
 
 
 class StorageServer:
@@ -296,13 +293,7 @@ class _Disk:
     def _marks(self) -> None:
         self._open += 1
         self._marks_due = None
-        self._calls.put((self._sync_marks, lambda _: None))
-
-    def _sync_marks(self) -> None:
-        try:
-            self._directory.sync_marks()
-        except OSError as error:
-            _logger.error("marks cannot be synced: %s", error)
+        self._calls.put((self._directory.sync_marks, lambda _: None))
 
 
 def _size(appends: list[s.Append]) -> int:

@@ -64,12 +64,14 @@ class StorageNode:
 
     async def stop(self) -> None:
         """Close port, files and folder."""
-        if self.server is not None:
-            await self.server.stop()
+        try:
+            if self.server is not None:
+                await self.server.stop()
+        finally:
             self.server = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     @property
     def full(self) -> bool:

@@ -160,12 +160,14 @@ class Directory:
         return self._folder.free_bytes()
 
     def close(self) -> None:
-        """Make the marks durable and close all files."""
-        self.sync_marks()
-        for files in self._open.values():
-            files.close()
-        self._marks.close()
-        self._control.close()
+        """Make the marks durable and close all files, also if that fails."""
+        try:
+            self.sync_marks()
+        finally:
+            for files in self._open.values():
+                files.close()
+            self._marks.close()
+            self._control.close()
 
     def _slots(self, number: int) -> tuple[Slots, Slots]:
         at, mark_at = (layout.HEADER_BYTES + number * size for size in layout.ENTRY_BYTES)
