@@ -35,6 +35,8 @@ class Arrangement:
 
     def take(self, updates: pa.Table) -> None:
         """Add updates."""
+        if not updates.num_rows:
+            return
         self._last.append(updates)
         self.rows += updates.num_rows
         self.size += updates.nbytes

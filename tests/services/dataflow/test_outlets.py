@@ -68,6 +68,13 @@ async def test_contents_stay_right_and_memory_follows_the_view_while_the_past_is
     assert most < 150  # of 1000 updates
 
 
+async def test_steps_without_a_change_take_no_memory() -> None:
+    arrangement = Arrangement(SCHEMA, kept=10)
+    for _ in range(1000):
+        arrangement.take(table_of((), SCHEMA))
+    assert len(arrangement.contents(1).updates) == 1
+
+
 async def test_a_row_that_is_there_more_often_than_64_bits_can_count_costs_its_answer_alone() -> None:
     evaluator, arrangement = Evaluator(), Arrangement(SCHEMA, kept=0)
     for tick in range(1, 9):
