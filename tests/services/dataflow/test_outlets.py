@@ -75,6 +75,46 @@ async def test_steps_without_a_change_take_no_memory() -> None:
     assert len(arrangement.contents(1).updates) == 1
 
 
+async def test_a_tick_of_more_updates_than_are_kept_takes_no_history_of_a_reader() -> None:
+    """The last tick is never added up, and neither are the last `kept` updates."""
+    evaluator, arrangement = Evaluator(), Arrangement(SCHEMA, kept=10)
+    ticks = [*range(1, 31), *[31] * 100, *range(32, 36), *[36] * 300]
+    for tick in sorted(set(ticks)):
+        changes = [((number, "a"), tick, 1) for number, other in enumerate(ticks) if other == tick]
+        arrangement.take(table_of(changes, SCHEMA))
+        await arrangement.fold(evaluator)
+        assert arrangement.since < tick
+        young = [other for other in ticks if arrangement.since < other <= tick]
+        assert len(young) >= min(10, sum(other <= tick for other in ticks))
+        assert [time for _, time, _ in updates_of(arrangement.after(arrangement.since))] == young
+    assert arrangement.since > 0
+
+
+async def test_what_is_taken_back_leaves_memory_also_when_it_could_not_be_added_up_at_first() -> None:
+    evaluator, arrangement = Evaluator(), Arrangement(SCHEMA, kept=10)
+    arrangement.take(table_of([((number, "a"), 10, diff) for number in range(3000) for diff in (1, -1)], SCHEMA))
+    await arrangement.fold(evaluator, 9)
+    assert arrangement.rows == 6000
+    for tick in range(11, 40):
+        arrangement.take(table_of([((tick, "b"), tick, 1)], SCHEMA))
+        await arrangement.fold(evaluator, tick)
+    assert arrangement.rows < 50
+    assert arrangement.since > 10
+
+
+@pytest.mark.parametrize("times", [1, 7])
+async def test_a_view_that_is_built_large_and_then_mostly_taken_back_leaves_memory(times: int) -> None:
+    evaluator, arrangement = Evaluator(), Arrangement(SCHEMA, kept=10)
+    arrangement.take(table_of([((number, "a"), 1, times) for number in range(3000)], SCHEMA))
+    await arrangement.fold(evaluator, 1)
+    for tick in range(2, 31):
+        changes = [((number, "a"), tick, -times) for number in range(100 * tick - 200, 100 * tick - 100)]
+        arrangement.take(table_of(changes, SCHEMA))
+        await arrangement.fold(evaluator, tick)
+    assert arrangement.rows < 1500  # of which 100 are the view
+    assert len(contents(arrangement, 30, evaluator)) == 100
+
+
 async def test_a_row_that_is_there_more_often_than_64_bits_can_count_costs_its_answer_alone() -> None:
     evaluator, arrangement = Evaluator(), Arrangement(SCHEMA, kept=0)
     for tick in range(1, 9):
