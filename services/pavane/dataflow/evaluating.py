@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import duckdb
@@ -16,8 +16,6 @@ FETCHED_ROWS = 2048
 """Of a result at once, so that one that is too large is noticed before it is whole."""
 COUNT_MAX = 2**63 - 1
 """Of one row."""
-_NUMBER = '"number of part"'
-"""No user's column has a blank in its name."""
 _OUT_OF_MEMORY = "Out of Memory Error"
 """How DuckDB begins what it says of it."""
 
@@ -103,12 +101,15 @@ class Evaluator:
         """Return the rows at a tick and how often each is there, as column `__diff`; at most `COUNT_MAX` times."""
         return self._summed(schema, updates, tick, f"SELECT * REPLACE ({_within(DIFF)} AS {DIFF}) FROM ({{}})")  # noqa: S608 - numbers
 
-    def folded(self, schema: pa.Schema, updates: Iterable[pa.Table], since: int) -> pa.Table:
+    def folded(self, schema: pa.Schema, updates: Sequence[pa.Table], since: int) -> pa.Table:
         """Return the rows at a tick as updates of it: several of a row that is there more than `COUNT_MAX` times."""
-        each = _within(f"{DIFF} - sign({DIFF}) * {COUNT_MAX} * {_NUMBER}::HUGEINT")
-        several = f"SELECT *, unnest(range(((abs({DIFF}) - 1) // {COUNT_MAX} + 1)::BIGINT)) AS {_NUMBER} FROM ({{}})"  # noqa: S608 - numbers
-        split = f"SELECT * EXCLUDE ({_NUMBER}) REPLACE ({each} AS {DIFF}) FROM ({several})"  # noqa: S608 - numbers
-        summed = self._summed(schema, updates, since, split)
+        summed = self.consolidated(schema, updates, since)
+        if summed.num_rows and pc.max(pc.abs(summed.column(DIFF))).as_py() == COUNT_MAX:
+            number = TIME  # which no user's column is called
+            each = _within(f"{DIFF} - sign({DIFF}) * {COUNT_MAX} * {number}::HUGEINT")
+            several = f"SELECT *, unnest(range(((abs({DIFF}) - 1) // {COUNT_MAX} + 1)::BIGINT)) AS {number} FROM ({{}})"  # noqa: S608 - numbers
+            split = f"SELECT * EXCLUDE ({number}) REPLACE ({each} AS {DIFF}) FROM ({several})"  # noqa: S608 - numbers
+            summed = self._summed(schema, updates, since, split)
         times = pa.repeat(pa.scalar(since, pa.uint64()), summed.num_rows)
         return summed.add_column(summed.num_columns - 1, pa.field(TIME, pa.uint64()), times)
 

@@ -18,6 +18,7 @@ from pavane.dataflow.outlets import Subscription, answer
 from pavane.dataflow.ports import DIFF, Column, SqlView
 from pavane.dataflow.rows import table_of, updates_of
 from pavane.dataflow.sink import ChainSink, Home
+from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
 from pavane.dataflow.views import Views
 from tests.services.dataflow.test_chains_under_faults import HOME, TICKS_PARTITION, FaultyLog
@@ -113,6 +114,21 @@ async def test_a_view_that_is_built_large_and_then_mostly_taken_back_leaves_memo
         await arrangement.fold(evaluator, tick)
     assert arrangement.rows < 1500  # of which 100 are the view
     assert len(contents(arrangement, 30, evaluator)) == 100
+
+
+@pytest.mark.parametrize("name", ["number of part", "updates", "sign", "__part"])
+async def test_no_name_of_a_column_stops_what_is_kept_of_its_view(name: str) -> None:
+    view = parse(
+        "CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0');"
+        f"CREATE MATERIALIZED VIEW v AS SELECT x AS `{name}` FROM t"
+    ).views[0]
+    schema = arrow_schema(view.columns)
+    evaluator, arrangement = Evaluator(), Arrangement(schema, kept=0)
+    arrangement.take(table_of([((1,), 1, 2**62), ((1,), 2, 2**62), ((5,), 2, 1)], schema))
+    arrangement.take(table_of([((1,), 3, -(2**63) + 2)], schema))
+    for since in (2, 3):
+        await arrangement.fold(evaluator, since)
+    assert contents(arrangement, 3, evaluator) == {(1,): 2, (5,): 1}
 
 
 async def test_a_row_that_is_there_more_often_than_64_bits_can_count_costs_its_answer_alone() -> None:
