@@ -8,7 +8,7 @@ from collections import deque
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pavane.dataflow.evaluating import Contents, Evaluator
+from pavane.dataflow.evaluating import Contents, Evaluator, QueryError
 from pavane.dataflow.ports import DIFF, TIME
 from pavane.dataflow.rows import table_of
 
@@ -65,7 +65,10 @@ class Arrangement:
         return Contents(self.schema, tick, (*self._parts, *self._last))
 
     def after(self, tick: int) -> pa.Table:
-        """Return the updates behind a tick, which is not before `since`, in the order of their ticks."""
+        """Return the updates behind a tick in the order of their ticks. Raises `QueryError` for one before `since`."""
+        if tick < self.since:
+            text = f"changes are known from tick {self.since} on, not from {tick}"
+            raise QueryError(f"{text}: read all rows again, then what comes after them")
         found = [part.filter(pc.greater(part.column(TIME), tick)) for part in (*self._parts, *self._last)]
         return pa.concat_tables(found).sort_by(TIME)
 

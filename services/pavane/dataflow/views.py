@@ -120,7 +120,10 @@ class Views:
             await asyncio.sleep(POLL_S)
 
     async def follow(self, view: str) -> AsyncGenerator[tuple[list[str], Changes], None]:
-        """Yield columns and changes of a view whenever its chain grew; its contents come first, as changes."""
+        """Yield columns and changes of a view whenever its chain grew; its contents come first, as changes.
+
+        Raises `QueryError` where more came at once than is `kept`: changes would be missing.
+        """
         upper = 0
         while True:
             await self.read_on()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import aclosing
 from random import Random
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from pavane.compute.wire.common import CLOSED, Failure, Rows
 from pavane.dataflow import outlets
 from pavane.dataflow.arrangement import Arrangement
 from pavane.dataflow.entries import Batch, decode
-from pavane.dataflow.evaluating import Evaluator
+from pavane.dataflow.evaluating import Evaluator, QueryError
 from pavane.dataflow.outlets import Subscription, answer
 from pavane.dataflow.ports import DIFF, Column, SqlView
 from pavane.dataflow.rows import table_of, updates_of
@@ -64,7 +65,7 @@ async def test_contents_stay_right_and_memory_follows_the_view_while_the_past_is
         most = max(most, arrangement.rows)
         for readable in {max(1, arrangement.since), tick}:
             assert contents(arrangement, readable, evaluator) == at[readable]
-        after = [(row, diff) for row, time, diff in updates_of(arrangement.after(tick - 2)) if time == tick]
+        after = [(row, diff) for row, time, diff in updates_of(arrangement.after(max(0, tick - 2))) if time == tick]
         assert after == [(row, diff) for row, _, diff in changes]
     assert most < 150  # of 1000 updates
 
@@ -166,6 +167,31 @@ async def test_a_reader_of_a_chain_loses_nothing_while_a_count_does_not_fit() ->
     await views.look()
     assert views.query(f"SELECT count(*) AS n FROM {X.name}")[1].to_pylist() == [{"n": 802}]
     assert views.readers[X.name].since > 2
+    views.close()
+
+
+async def test_who_follows_a_view_and_is_too_late_is_told_so() -> None:
+    """Never that all rows of the view are changes of it."""
+    log = FaultyLog(Random(0), kind=True)
+    ids = iter(range(1000))
+    sink = ChainSink(Home(log, HOME), TICKS_PARTITION, X, lambda: 0, lambda: str(next(ids)))
+    await sink.open(1)
+    await sink.allow((1, 1))
+
+    async def write(first: int, end: int) -> None:
+        for tick in range(first, end):
+            sink.desire(table_of([((tick,), tick, 1)], arrow_schema(X.columns)), tick + 1)
+            await sink.advance()
+
+    views = Views(log, HOME, kept=2)
+    async with aclosing(views.follow(X.name)) as steps:
+        await write(1, 4)
+        assert [time for _, time, _ in (await anext(steps))[1]] == [1, 2, 3]
+        await write(4, 5)
+        assert (await anext(steps))[1] == [((4,), 4, 1)]
+        await write(5, 30)
+        with pytest.raises(QueryError, match="on, not from 4: read all rows again"):
+            await anext(steps)
     views.close()
 
 
