@@ -1,8 +1,12 @@
 """Flows that live for years: they begin anew, try again what failed outside, and say when they grow long."""
 
+import asyncio
+import contextlib
+import gc
 import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -391,3 +395,117 @@ def test_a_message_that_this_library_did_not_write_is_dropped() -> None:
     desk.settle()
     assert [each.where for each in place.failed] == ["method -16"]
     run_out(desk, place)
+
+
+async def pairs(owner: "Stubborn") -> AsyncIterator[int]:
+    try:
+        while True:
+            await owner.sleep(1)
+            yield 1
+    finally:
+        owner.saw("later")
+
+
+SPUN: list[int] = []
+OVER: set[int] = set()
+
+
+class Stubborn(Immortal):
+    seen: list[str]
+
+    def saw(self, text: str) -> None:
+        self.seen = [*self.seen, text]
+
+    @method
+    async def forever(self, how: int) -> None:
+        sleep = self.sleep
+        for _ in range(1000):
+            if how in OVER:  # else Python says, whenever it collects this, that the code ignored its end
+                return
+            try:
+                if how == 0:
+                    await self.sleep(1000)
+                elif how == 1:
+                    await sleep(1000)
+                else:
+                    await first(self.sleep(1000), self.call(Stubborn.forever, "nobody", 0))
+            except:  # noqa: E722, S110 -- what a careless application writes
+                pass
+        SPUN.append(how)  # with `while True` it would never have ended
+
+    @method
+    async def leaves(self, left: int) -> int:
+        async for _ in pairs(self):
+            self.saw(str(left))
+            if left:
+                self.restart(Stubborn.leaves, left - 1)
+            return 5
+        return 6
+
+    @method
+    async def forbidden(self) -> None:
+        saw = self.saw
+        with contextlib.suppress(Exception):
+            time.time()
+        try:
+            await self.sleep(1)
+        finally:
+            await self.sleep(2)
+            saw("later")
+
+
+class Later(Stubborn):
+    more: int = 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("how", [0, 1, 2])
+def test_a_flow_that_catches_everything_does_not_stop_a_change_of_version(how: int) -> None:
+    SPUN.clear()
+    stubborn(how)
+    OVER.add(how)
+    gc.collect()
+    assert not SPUN
+
+
+def stubborn(how: int) -> None:
+    with World(seed=1) as world:
+        world.start(Stubborn, "one")
+        world.request("one", Stubborn.forever, how)
+        world.run(5)
+        world.start(Stubborn, "one", version=1, upgrade=Later)
+        world.run(5)
+        assert world.state("one") == {"seen": [], "more": 0}
+
+
+async def test_what_an_ended_run_left_behind_changes_nothing_later() -> None:
+    with World(seed=1) as world:
+        world.start(Stubborn, "one")
+        assert world.call("one", Stubborn.leaves, 2) == 5
+        before = world.state("one")
+        for _ in range(5):  # the loop ends forgotten generators in tasks of their own
+            gc.collect()
+            await asyncio.sleep(0)
+        assert world.state("one") == before == {"seen": ["2", "1", "0"]}
+
+
+def test_a_flow_that_fails_where_it_waits_ends_without_its_finally() -> None:
+    with World(seed=1) as world:
+        world.start(Stubborn, "one")
+        with pytest.raises(RemoteError, match=r"time\.time"):
+            world.call("one", Stubborn.forbidden)
+        world.run(5)
+        assert world.state("one") == {"seen": []}
+
+
+def test_flows_that_have_ended_are_not_kept() -> None:
+    desk, place = looping()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            assert desk.call("loop", Loop.spin, 1) == 7
+        assert sum(isinstance(each, Flow) for each in gc.get_objects()) < 10
+    finally:
+        gc.enable()
+    assert not place.engine.flows

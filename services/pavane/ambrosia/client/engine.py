@@ -470,8 +470,7 @@ class Engine:
 
     def _close(self, flow: Flow) -> None:
         del self.flows[flow.number]
-        if flow.coroutine is not None:
-            flow.coroutine.close()
+        flow.give_up()
 
     def _run(self, flow: Flow) -> flowing.Restarted | None:
         """Run a flow until it waits or ends; returns how it begins anew, if it does."""

@@ -98,6 +98,20 @@ class Pending:
         return self._decode(self.step.value)
 
 
+class GivenUp(Pending):
+    """What code gets that has been given up and goes on all the same: it never arrives, and awaiting it ends the code.
+
+    An exception at each use would let ``while True: try: … except: pass`` run for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(Step("", "", "", 0), unpack)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> "GivenUp":
+        """Stand for any tool, or method of the class."""
+        return self
+
+
 class Gathered(Pending):
     """All of several: a tuple of results, or the first exception."""
 
@@ -216,7 +230,7 @@ class Flow:
     waiting: Pending | None = None
     coroutine: Coroutine[Any, Any, Any] | None = None
     tools: Any = None
-    """What its code uses; it does nothing once ``closed``."""
+    """What its code uses; it does nothing once it is closed."""
     details: dict[int, Any] = field(default_factory=dict)
     """Of steps that are carried out beside the log, what has to be done; not part of a checkpoint."""
     title: str = ""
@@ -286,15 +300,20 @@ class Flow:
 
     def rewind(self) -> None:
         """Let the code run again from its start, against the history."""
-        self.cursor, self.restoring, self.waiting = 0, True, None
         self.give_up()
+        self.cursor, self.restoring, self.waiting = 0, True, None
 
     def give_up(self) -> None:
-        """End the code without effect: it runs again, here or in another life."""
-        if self.coroutine is not None:
-            self.tools.closed = True
+        """End the code without effect: it runs again, here or in another life, or its flow has ended.
+
+        What it left behind, an asynchronous generator above all, may run later: it has no effect either.
+        """
+        if self.tools is not None:
+            self.tools.close()
+        if isinstance(self.coroutine, Coroutine):
             with contextlib.suppress(Exception):  # of its `finally`, which is not the end of the flow
                 self.coroutine.close()
+        self.coroutine = self.tools = None
 
     def dump(self) -> list[Any]:
         """Return it for a checkpoint."""
@@ -359,7 +378,7 @@ def drive(flow: Flow) -> bool:
             flow.details[-1] = stop.value
             return False
         except Restarted as again:
-            flow.details[-1] = again
+            flow.details[-1] = again.with_traceback(None)  # which keeps the run alive
             return False
         if not isinstance(asked, Pending):
             remedy = (

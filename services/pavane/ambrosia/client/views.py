@@ -11,7 +11,18 @@ from typing import Any, NoReturn, Protocol
 from pavane.ambrosia.client.beside import name_of
 from pavane.ambrosia.client.definition import Definition, Method, Query
 from pavane.ambrosia.client.errors import OutsideHandler, StateInFlow
-from pavane.ambrosia.client.flows import ERROR, OPEN, VALUE, Flow, Pending, Restarted, Step, error_bytes, frozen
+from pavane.ambrosia.client.flows import (
+    ERROR,
+    OPEN,
+    VALUE,
+    Flow,
+    GivenUp,
+    Pending,
+    Restarted,
+    Step,
+    error_bytes,
+    frozen,
+)
 from pavane.ambrosia.client.retries import Retry
 from pavane.ambrosia.client.values import Codec, pack, unpack
 from pavane.ambrosia.core.binding import Binding
@@ -75,10 +86,23 @@ class FlowTools:
         self._offered: dict[str, Callable[..., Any]] = {}
         self.closed = False
         """The code that uses it is given up: its ``finally`` changes and sends nothing."""
+        self._was_told = False
         self.name = engine.name
         self.fields = engine.definition.fields
         self.app_version = flow.version
         """The version of the application with which the flow began."""
+
+    def close(self) -> None:
+        """Have no effect from now on; keep no flow alive either."""
+        self.closed = True
+        self._offered.clear()
+
+    def given_up(self) -> GivenUp:
+        """Tell code that has been given up to end; if it goes on, give it what it cannot await."""
+        if not self._was_told:
+            self._was_told = True
+            raise GeneratorExit
+        return GivenUp()
 
     def read(self, flow: Flow, name: str) -> Any:
         """Give a flow an attribute of the state, by its history."""
@@ -90,6 +114,8 @@ class FlowTools:
 
     def own(self, flow: Flow, name: str, member: Member, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an own plain method for a flow, by its history."""
+        if self.closed:  # the code took the method before
+            return self.given_up()
         method = member.method
         step, new = flow.step("own", "", name, method.signature.pack(args, kwargs) if method is not None else b"")
         function = member.function
@@ -114,8 +140,11 @@ class FlowTools:
         if found is None:
             if name == "impulse":
                 raise OutsideHandler("self.impulse() in a flow", remedy="use `self.fork` or `self.call`")
-            found = self._offered[name] = functools.partial(getattr(self, f"_flow_{name}"), flow)
+            found = self._offered[name] = functools.partial(self._use, getattr(self, f"_flow_{name}"), flow)
         return found
+
+    def _use(self, function: Callable[..., Any], flow: Flow, *args: Any, **kwargs: Any) -> Any:
+        return self.given_up() if self.closed else function(flow, *args, **kwargs)
 
     def _flow_call(self, flow: Flow, method: Method[Any, ..., Any], to: str, *args: Any, **kwargs: Any) -> Pending:
         data = method.signature.pack(args, kwargs)
@@ -197,7 +226,7 @@ def view_of(kind: type) -> Any:
             return get(self, name)
         tools: FlowTools = get(self, "_tools")
         if tools.closed:
-            raise GeneratorExit
+            return tools.given_up()
         flow: Flow = get(self, "_flow")
         if name in _TOOLS:
             return tools.tool(flow, name)
