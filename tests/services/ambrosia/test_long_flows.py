@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import json
 import shutil
 import sys
 import time
@@ -14,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pavane.ambrosia import Immortal, RemoteError, Retry, first, method
+from pavane.ambrosia import Immortal, ImmortalError, RemoteError, Retry, first, method, serve
 from pavane.ambrosia.client import beside, flows
+from pavane.ambrosia.client import engine as engine_module
 from pavane.ambrosia.client.about import about
 from pavane.ambrosia.client.engine import Engine
 from pavane.ambrosia.client.flows import RESTARTS_AT_ONCE_MAX, Flow, Origin, Step, remote
@@ -509,3 +511,56 @@ def test_flows_that_have_ended_are_not_kept() -> None:
     finally:
         gc.enable()
     assert not place.engine.flows
+
+
+class Elsewhere(Immortal):
+    @method(7)
+    async def other(self) -> int:
+        return 1
+
+
+class Wrong(Immortal):
+    left: int = 0
+
+    @method(7)
+    def plain(self) -> int:
+        return 5
+
+    @method
+    async def starts(self, how: int) -> int:
+        if how:
+            self.start(Elsewhere.other)
+        else:
+            self.start(Wrong.plain)
+        return 1
+
+    @method
+    async def restarts(self) -> int:
+        await self.sleep(1)
+        self.restart(Elsewhere.other)
+
+    @method
+    async def lacks(self, left: int, more: int) -> int:
+        await self.sleep(1)
+        try:
+            self.restart(Wrong.lacks, left)  # type: ignore[call-arg]
+        except TypeError:
+            return left + more
+
+
+def test_what_is_no_flow_of_the_class_cannot_begin_one() -> None:
+    with World(seed=1) as world:
+        world.start(Wrong, "one")
+        for flow, *arguments in ((Wrong.starts, 0), (Wrong.starts, 1), (Wrong.restarts,)):
+            with pytest.raises(RemoteError, match="it begins a flow of Wrong"):
+                world.call("one", flow, *arguments)
+        world.crash("one")
+        assert world.call("one", Wrong.plain) == 5
+
+
+def test_arguments_that_do_not_fit_are_told_to_the_run_that_gives_them() -> None:
+    desk = Desk()
+    place = desk.start(Wrong, "one")
+    token = desk.request("one", Wrong.lacks, 2, 3)
+    run_out(desk, place)
+    assert Wrong.lacks.signature.result.unpack(place.results[token].value) == 5

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import xxhash
 
-from pavane.ambrosia.client.errors import DefinitionError
+from pavane.ambrosia.client.errors import DefinitionError, OutsideHandler
 from pavane.ambrosia.client.values import MARKER, Codec, pack, unpack
 from pavane.parts import documents
 
@@ -275,6 +275,17 @@ class Definition:
         self.methods[found.number] = found
         self.by_name[found.name] = found
         _ = found.signature
+
+    def flow_of(self, tool: str, method: Method[Any, ..., Any]) -> Method[Any, ..., Any]:
+        """Return the flow of this class that ``method`` names; raises ``OutsideHandler``.
+
+        What begins otherwise would end the process, now and in each life that handles the message again.
+        """
+        known = self.methods.get(method.number)
+        if known is None or not known.is_flow or known.name != method.name:
+            remedy = f"it begins a flow of {self.kind.__qualname__}: an `async def` under @method"
+            raise OutsideHandler(f"self.{tool}({method.title})", remedy=remedy)
+        return known
 
     @classmethod
     def of(cls, kind: type, base: type) -> "Definition":

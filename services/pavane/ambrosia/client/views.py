@@ -163,6 +163,7 @@ class FlowTools:
             self._engine.binding.fork(to, method.number, data)
 
     def _flow_start(self, flow: Flow, method: Method[Any, ..., Any], *args: Any, **kwargs: Any) -> None:
+        self._engine.definition.flow_of("start", method)
         data = method.signature.pack(args, kwargs)
         step, new = flow.step("start", "", method.name, data)
         if new:
@@ -198,13 +199,12 @@ class FlowTools:
         return Pending(step, member.codec.unpack)
 
     def _flow_restart(self, flow: Flow, method: Method[Any, ..., Any], *args: Any, **kwargs: Any) -> NoReturn:
-        known = self._engine.definition.methods
-        if not method.is_flow or method.number not in known:
-            raise OutsideHandler(f"self.restart({method.title})", remedy="it begins a flow of the same class")
-        if method.signature.returns != known[flow.method].signature.returns:
+        following = self._engine.definition.flow_of("restart", method)
+        if method.signature.returns != self._engine.definition.methods[flow.method].signature.returns:
             remedy = f"whoever waits for {flow.title} expects what that returns: give both the same annotation"
             raise OutsideHandler(f"self.restart({method.title}) gives another result", remedy=remedy)
         data = method.signature.pack(args, kwargs)
+        following.signature.unpack(data)  # while the run can still handle the exception
         step, new = flow.step("restart", "", method.name, data)
         if new:
             flow.settle(step, VALUE, _NONE)
