@@ -564,3 +564,44 @@ def test_arguments_that_do_not_fit_are_told_to_the_run_that_gives_them() -> None
     token = desk.request("one", Wrong.lacks, 2, 3)
     run_out(desk, place)
     assert Wrong.lacks.signature.result.unpack(place.results[token].value) == 5
+
+
+def test_the_result_of_a_long_flow_is_kept_as_long_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "KEYS_KEPT", 3)
+    desk, place = looping()
+    desk.request("loop", Loop.watch, 1, key="long")
+    for number in range(5):
+        desk.request("loop", Loop.spin, 0, key=str(number))
+    run_out(desk, place)
+    made = place.engine.snapshot().flows_made
+    place.take_checkpoint()
+    place.live()
+    assert desk.call("loop", Loop.watch, 1, key="long").endswith("version 0")
+    assert place.engine.snapshot().flows_made == made
+    for number in range(3):
+        desk.request("loop", Loop.spin, 0, key=f"later {number}")
+    assert not desk.places["loop"].engine.flows
+    desk.request("loop", Loop.watch, 1, key="long")  # forgotten by now
+    assert place.engine.flows
+
+
+class Unwritable(Immortal):
+    @method
+    def handler(self, text: str) -> int:
+        raise ValueError(json.loads(text))
+
+    @method
+    async def flow(self, text: str) -> int:
+        raise ValueError(json.loads(text))
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+def test_an_error_that_is_no_text_is_told_all_the_same(key: str) -> None:
+    desk = Desk()
+    place = desk.start(Unwritable, "one")
+    for each in (Unwritable.handler, Unwritable.flow):
+        error = failed(place, desk.request("one", each, '"caf\\udce9"', key=key and each.name))
+        assert str(error) == r"ValueError: caf\udce9"
+    place.take_checkpoint()
+    place.live()
+    assert not place.engine.flows

@@ -345,7 +345,8 @@ class Engine:
             self.binding.answer(origin.sender, origin.number, kind, b"" if void else value)
         elif origin.tokens or origin.key:
             if origin.key:
-                self._keys[origin.key] = (self._keys[origin.key][0], state, value)
+                check, *_ = self._keys.pop(origin.key)  # its age counts from its result
+                self._keys[origin.key] = (check, state, value)
                 self._forget_keys()
             self.effects.extend(Result(token, state, value) for token in origin.tokens)
         if state == ERROR:
@@ -363,11 +364,13 @@ class Engine:
             content = unpack(event.arguments)
             if event.method == beside.INGRESS:
                 token, key, number, data = content
-                return self._ingress(str(token), str(key), int(number), bytes(data), seed)
-            number, index = int(content[0]), int(content[1])
-            rest = content[2:]
+                request = str(token), str(key), int(number), bytes(data)
+            else:
+                number, index, rest = int(content[0]), int(content[1]), content[2:]
         except (ValueError, TypeError, IndexError):
             return self._malformed(event)
+        if event.method == beside.INGRESS:
+            return self._ingress(*request, seed)
         flow = self.flows.get(number)
         if flow is None or index >= len(flow.steps) or flow.steps[index].state != OPEN:
             self.counts[LATE] += 1

@@ -179,11 +179,16 @@ def parts_of(awaitables: tuple[Any, ...], function: str) -> list[Pending]:
 def error_bytes(error: BaseException) -> bytes:
     """Return an exception as an answer of kind 3 carries it."""
     if isinstance(error, RemoteError):
-        return pack({"type": error.type, "message": error.message})
+        return pack({"type": error.type, "message": _text(error.message)})
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}:{kind.__qualname__}"
     plain = len(error.args) == 1 and isinstance(error.args[0], str)  # str() of a KeyError would quote it
-    return pack({"type": name, "message": error.args[0] if plain else str(error)})
+    return pack({"type": name, "message": _text(error.args[0] if plain else str(error))})
+
+
+def _text(message: str) -> str:
+    """Return what can be written: the name of a file may hold bytes that are no text."""
+    return message.encode("utf-8", "backslashreplace").decode()
 
 
 def remote(value: bytes) -> RemoteError:

@@ -75,5 +75,6 @@ def _content(snapshot: ImmortalSnapshot) -> dict[str, Any]:
 def _plain(snapshot: ImmortalSnapshot) -> Any:
     content = _content(snapshot)
     del content["marks"], content["python"], content["code"]
+    content["keys"] = sorted(content["keys"])  # 0.1.0 had them in the order of the requests
     content["state"] = {name: unpack(data) for name, data in content["state"].items()}  # 1 is 1.0
     return unpack(pack(content))
