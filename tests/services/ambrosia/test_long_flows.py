@@ -605,3 +605,34 @@ def test_an_error_that_is_no_text_is_told_all_the_same(key: str) -> None:
     place.take_checkpoint()
     place.live()
     assert not place.engine.flows
+
+
+POSTED: list[int] = []
+
+
+def posted() -> int:
+    POSTED.append(1)
+    return "not a number"  # type: ignore[return-value]
+
+
+class Poster(Immortal):
+    @method
+    async def post(self) -> int:
+        return await self.run(Retry(attempts=4, first_s=0.001), posted)
+
+
+def test_a_result_that_cannot_be_written_is_no_reason_to_try_again() -> None:
+    POSTED.clear()
+    with World(seed=1) as world:
+        world.start(Poster, "one")
+        with pytest.raises(RemoteError):
+            world.call("one", Poster.post)
+    assert len(POSTED) == 1
+
+
+async def test_a_process_does_not_try_again_either(tmp_path: Path) -> None:
+    POSTED.clear()
+    async with serve(Poster, name="poster", log=tmp_path) as poster:
+        with pytest.raises(RemoteError):
+            await poster.call(Poster.post)
+    assert len(POSTED) == 1

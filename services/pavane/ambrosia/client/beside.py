@@ -29,6 +29,15 @@ def wanted(flow: Flow, index: int) -> Outside:
     return Outside("clock", flow.number, index)
 
 
+def result(outside: Outside, value: Any) -> Sequence[Any]:
+    """Return what is logged of a run that returned value. What cannot be written is no reason to run it again."""
+    try:
+        return True, outside.detail[-1].codec.pack(value)
+    except Exception as error:  # of any kind: types of the application write themselves
+        logged = (False, error_bytes(error))
+        return logged if outside.retry is None else (*logged, outside.attempt, -1)
+
+
 def failure(outside: Outside, error: Exception, now_ms: int) -> Sequence[Any]:
     """Return what is logged of a run that raised: with a policy also which attempt it was and when the next is due."""
     logged = (False, error_bytes(error))

@@ -302,15 +302,14 @@ class EngineRunner:
         self._done(outside)
 
     async def _work(self, outside: Outside) -> None:
-        function, args, kwargs, member = outside.detail
+        function, args, kwargs, _ = outside.detail
         try:
             if inspect.iscoroutinefunction(function):
                 value = await function(*args, **kwargs)
             else:
                 value = await asyncio.to_thread(function, *args, **kwargs)
-            content: Sequence[Any] = (True, member.codec.pack(value))
         except Exception as error:
-            content = beside.failure(outside, error, time.time_ns() // 1_000_000)
+            content: Sequence[Any] = beside.failure(outside, error, time.time_ns() // 1_000_000)
             if beside.again(content):
                 _log.warning(
                     "an attempt failed, another one follows",
@@ -319,6 +318,8 @@ class EngineRunner:
                     attempt=outside.attempt + 1,
                     error=repr(error),
                 )
+        else:
+            content = beside.result(outside, value)
         self._done(outside, *content)
 
     def _done(self, outside: Outside, *content: Any) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from pavane.ambrosia import effects as do
-from pavane.ambrosia.client.beside import failure
+from pavane.ambrosia.client.beside import failure, result
 from pavane.ambrosia.client.engine import Engine, Failed, Long, Outside, Result
 from pavane.ambrosia.client.errors import ImmortalError
 from pavane.ambrosia.client.guard import Guard
@@ -256,14 +256,14 @@ class Process:
 
 
 def _run(outside: Outside, now_ms: int) -> Sequence[Any]:
-    function, args, kwargs, member = outside.detail
+    function, args, kwargs, _ = outside.detail
     try:
         value = function(*args, **kwargs)
         if inspect.iscoroutine(value):
             value = asyncio.run(value)
-        return True, member.codec.pack(value)
     except Exception as error:
         return failure(outside, error, now_ms)
+    return result(outside, value)
 
 
 @dataclass
