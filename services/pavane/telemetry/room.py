@@ -34,9 +34,9 @@ class Room:
         self._begin()
 
     def _begin(self) -> None:
-        self._process = Process()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a span that the collector ends may come while this thread holds it
         self._left = PARTS_MAX
+        self._process = Process()  # last: another thread that sees it finds the rest
 
     def take(self, span: Measurable) -> bool:
         """Whether there is room for ``span``, which then waits."""

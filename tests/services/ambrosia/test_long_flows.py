@@ -583,6 +583,7 @@ def test_the_result_of_a_long_flow_is_kept_as_long_as_others(monkeypatch: pytest
     assert not desk.places["loop"].engine.flows
     desk.request("loop", Loop.watch, 1, key="long")  # forgotten by now
     assert place.engine.flows
+    run_out(desk, place)
 
 
 class Unwritable(Immortal):
@@ -636,3 +637,86 @@ async def test_a_process_does_not_try_again_either(tmp_path: Path) -> None:
         with pytest.raises(RemoteError):
             await poster.call(Poster.post)
     assert len(POSTED) == 1
+
+
+class Full(Immortal):
+    seen: list[int]
+
+    def saw(self, left: int) -> None:
+        self.seen = [*self.seen, left]
+
+    @method
+    async def fills(self, left: int) -> int:
+        try:
+            while left:
+                await self.sleep(1)
+        except ImmortalError:
+            self.restart(Full.fills, left - 1)
+        finally:
+            self.saw(left)
+        return 9
+
+    @method
+    async def holds(self, text: str) -> None:
+        await self.sleep(1)
+
+
+def test_a_full_flow_that_begins_anew_may_still_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "FLOW_HISTORY_MAX", 5)
+    with World(seed=1) as world:
+        world.start(Full, "one")
+        assert world.call("one", Full.fills, 2) == 9
+        assert world.state("one") == {"seen": [2, 1, 0]}
+
+
+def test_long_arguments_are_told_like_a_long_history() -> None:
+    desk = Desk()
+    place = desk.start(Full, "one")
+    desk.request("one", Full.holds, "x" * flows.FLOW_HISTORY_BYTES_MAX)
+    assert len(place.long) == about(place.engine)["flows_long"] == 1
+    place.take_checkpoint()
+    place.live()
+    assert len(place.long) == 2
+    run_out(desk, place)
+    assert not place.failed
+
+
+class Many(Immortal):
+    @method
+    def echo(self, number: int) -> int:
+        return number
+
+    @method
+    async def races(self, left: int) -> int:
+        _ = self.call(Many.echo, "nobody", left)
+        await first(self.call(Many.echo, self.name, left), self.sleep(1000))
+        if left:
+            self.restart(Many.races, left - 1)
+        return 1
+
+
+def test_what_ended_flows_waited_for_leaves_nothing() -> None:
+    with World(seed=1) as world:
+        world.start(Many, "one")
+        assert world.call("one", Many.races, 20) == 1
+        before = about(world._alive("one").engine)
+        assert not world._alive("one").engine._calls
+        world.run(2000)
+        assert about(world._alive("one").engine)["seq"] == before["seq"]  # no timer of a flow that is gone was logged
+
+
+def test_a_request_that_waits_twice_waits_once() -> None:
+    desk, place = looping()
+    for _ in range(3):
+        place.engine.request("same", "k", Loop.watch, Loop.watch.signature.pack((1,), {}))
+        place.turn()
+        desk.settle()
+    (flow,) = place.engine.flows.values()
+    assert flow.origin.tokens == ("same",)
+    run_out(desk, place)
+
+
+def test_delays_of_extreme_policies() -> None:
+    assert [Retry(attempts=2000, first_s=0).delay_ms(failed) for failed in (1, 1024, 1999)] == [0, 0, 0]
+    with pytest.raises(ValueError, match="1 or more"):
+        Retry(factor=10**400)

@@ -8,7 +8,7 @@ from typing import Any
 from pavane.ambrosia.client.definition import Method, Query
 from pavane.ambrosia.client.effects import CALLED, FAILED, LATE
 from pavane.ambrosia.client.engine import Engine
-from pavane.ambrosia.client.flows import FLOW_HISTORY_WARN, OPEN, Flow, Step
+from pavane.ambrosia.client.flows import OPEN, Flow, Step
 
 FLOWS_TOLD_MAX = 50  # the oldest ones; all of them may be thousands
 STEPS_TOLD_MAX = 5  # that one flow waits for
@@ -25,7 +25,7 @@ def about(engine: Engine) -> dict[str, Any]:
         "failed": engine.counts[FAILED],
         "late": engine.counts[LATE],
         "flows_open": len(engine.flows),
-        "flows_long": sum(each.full > FLOW_HISTORY_WARN for each in engine.flows.values()),
+        "flows_long": sum(each.long for each in engine.flows.values()),
         "flows": [_flow(each) for each in itertools.islice(engine.flows.values(), FLOWS_TOLD_MAX)],
         "methods": [_handler(each) for each in engine.definition.by_name.values()],
         "queries": [_handler(each) for each in engine.definition.queries.values()],

@@ -5,6 +5,7 @@ from typing import Any
 
 from pavane.ambrosia.client.retries import Retry
 
+REQUESTS_OPEN_MAX = 4096  # calls from outside that wait for their answers; more wait before they are logged
 CALLED, FAILED, LATE = "called", "failed", "late"
 """What `Engine.counts` counts: calls handled as primary, handlers that ended with an exception, answers for nobody."""
 

@@ -345,19 +345,15 @@ class Engine:
             self.binding.answer(origin.sender, origin.number, kind, b"" if void else value)
         elif origin.tokens or origin.key:
             if origin.key:
-                check, *_ = self._keys.pop(origin.key)  # its age counts from its result
-                self._keys[origin.key] = (check, state, value)
-                self._forget_keys()
+                self._keys[origin.key] = (self._keys.pop(origin.key)[0], state, value)  # its age counts from now
+                for key in list(self._keys)[: max(0, len(self._keys) - KEYS_KEPT)]:
+                    if self._keys[key][1] != OPEN:
+                        del self._keys[key]
             self.effects.extend(Result(token, state, value) for token in origin.tokens)
         if state == ERROR:
             self.counts[FAILED] += 1
             if origin.number < 0:
                 self.effects.append(Failed(title, str(flowing.remote(value)), error))
-
-    def _forget_keys(self) -> None:
-        for key in list(self._keys)[: max(0, len(self._keys) - KEYS_KEPT)]:
-            if self._keys[key][1] != OPEN:
-                del self._keys[key]
 
     def _internal(self, event: Call, seed: str) -> str:
         try:
@@ -401,7 +397,7 @@ class Engine:
                 self.effects.append(Result(token, ERROR, pack({"type": "KeyReused", "message": text})))
             elif known[1] == OPEN:
                 flow = next(flow for flow in self.flows.values() if flow.origin.key == key)
-                flow.origin = flow.origin._replace(tokens=(*flow.origin.tokens, token))
+                flow.origin = flow.origin.joined(token)
                 if self.tracing is not None and flow.span is not None:
                     self.tracing.joined(flow.span, token)
             else:
@@ -473,6 +469,9 @@ class Engine:
 
     def _close(self, flow: Flow) -> None:
         del self.flows[flow.number]
+        for step in flow.steps:
+            if step.kind == "call" and self._calls.pop(step.number, None) is not None and self.tracing is not None:
+                self.tracing.answered(step.number, failed=False)
         flow.give_up()
 
     def _run(self, flow: Flow) -> flowing.Restarted | None:
@@ -502,7 +501,7 @@ class Engine:
 
     def _measured(self, flow: Flow) -> None:
         """Warn of a flow with a long history, once for each method in the life of this process."""
-        if flow.full > flowing.FLOW_HISTORY_WARN and self.life is core.Life.PRIMARY and flow.title not in self._warned:
+        if flow.long and self.life is core.Life.PRIMARY and flow.title not in self._warned:
             self._warned.add(flow.title)
             self.effects.append(Long(flow.title, f"{flow.length()} of at most {flowing.LIMITS}: {flowing.BEGIN_ANEW}"))
 

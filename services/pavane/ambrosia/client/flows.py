@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 import xxhash
 
+from pavane.ambrosia.client.effects import REQUESTS_OPEN_MAX
 from pavane.ambrosia.client.errors import FlowMismatch, ImmortalError, NotDurable, RemoteError, StateInFlow
 from pavane.ambrosia.client.values import pack, unpack
 
 FLOW_HISTORY_MAX = 10_000  # steps of one flow: its history is part of every checkpoint
 FLOW_HISTORY_BYTES_MAX = 1 << 20
+FLOW_STEPS_BEHIND_RESTART = 100  # beyond the limits: a `finally` of the run that ends may need some
 FLOW_HISTORY_WARN = 0.5  # of either limit: half of its life is left to change the flow
 RESTARTS_AT_ONCE_MAX = 100  # of a flow that never waits in between: meanwhile nobody else is served
 BEGIN_ANEW = "let it begin anew from time to time, with self.restart(…)"
@@ -71,6 +73,11 @@ class Origin(NamedTuple):
     number: int = -1
     tokens: tuple[str, ...] = ()
     key: str = ""
+
+    def joined(self, token: str) -> "Origin":
+        """Return it with one more request that waits: each once, and as many as one process may have."""
+        others = tuple(each for each in self.tokens if each != token)
+        return self._replace(tokens=(*others, token)[-REQUESTS_OPEN_MAX:])
 
 
 class Pending:
@@ -271,7 +278,7 @@ class Flow:
             return step, False
         if self.restoring:
             raise self.mismatch("to wait, or to end", asked.words())
-        if kind != "restart" and self.full > 1:
+        if kind != "restart" and self.full > 1 and not self._leaves():
             raise ImmortalError(f"{self.title}: {self.length()} of at most {LIMITS}: {BEGIN_ANEW}")
         self.steps.append(asked)
         self.cursor += 1
@@ -282,9 +289,19 @@ class Flow:
         """How much of what its history may be it is; above 1 nothing new can be asked."""
         return max((len(self.steps) + 1) / FLOW_HISTORY_MAX, self.size / FLOW_HISTORY_BYTES_MAX)
 
+    @property
+    def long(self) -> bool:
+        """Whether it is time to begin anew; its arguments are part of each checkpoint too."""
+        held = (self.size + len(self.arguments)) / FLOW_HISTORY_BYTES_MAX
+        return max(self.full, held) > FLOW_HISTORY_WARN
+
+    def _leaves(self) -> bool:
+        return any(step.kind == "restart" for step in self.steps[-FLOW_STEPS_BEHIND_RESTART:])
+
     def length(self) -> str:
         """Say how long its history is."""
-        return f"flow {self.number} has {len(self.steps)} steps, {self.size} bytes of history"
+        size = self.size + len(self.arguments)
+        return f"flow {self.number} has {len(self.steps)} steps, {size} bytes of arguments and history"
 
     def restless(self) -> ImmortalError:
         """Return the error for a flow that never waits."""

@@ -1,6 +1,6 @@
 """How often `self.run` tries again, and when (docs/specs/ambrosia.md 18.8)."""
 
-import math
+import sys
 from dataclasses import dataclass
 
 RETRY_ATTEMPTS = 10  # by default: with the delays below the last one begins after eight and a half minutes
@@ -35,7 +35,7 @@ class Retry:
             if not 0 <= getattr(self, name) <= RETRY_DELAY_S_MAX:
                 text = f"give 0 to RETRY_DELAY_S_MAX ({RETRY_DELAY_S_MAX:.0f}) seconds"
                 raise ValueError(f"Retry({name}={getattr(self, name)!r}): {text}")
-        if not (self.factor >= 1 and math.isfinite(self.factor)):
+        if not 1 <= self.factor <= sys.float_info.max:
             raise ValueError(f"Retry(factor={self.factor!r}): give 1 or more")
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
         if not kinds or not all(isinstance(each, type) and issubclass(each, Exception) for each in kinds):
@@ -46,7 +46,7 @@ class Retry:
         if failed >= self.attempts:
             return None
         try:
-            delay_s = self.first_s * self.factor ** (failed - 1)
+            delay_s = self.first_s * float(self.factor) ** (failed - 1)
         except OverflowError:
-            delay_s = self.cap_s
+            delay_s = self.cap_s if self.first_s else 0
         return round(1000 * min(delay_s, self.cap_s))

@@ -23,6 +23,7 @@ from pavane.ambrosia.client import http as web
 from pavane.ambrosia.client.about import about
 from pavane.ambrosia.client.connection import ENVIRONMENT, Address, Child, Streams, connect
 from pavane.ambrosia.client.definition import Definition, Method, Query
+from pavane.ambrosia.client.effects import REQUESTS_OPEN_MAX
 from pavane.ambrosia.client.engine import Engine, Failed, Long, Outside, Result
 from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError, NotPrimary
 from pavane.ambrosia.client.flows import ERROR, remote
@@ -41,7 +42,6 @@ I = TypeVar("I", bound=Immortal)  # noqa: E741 - an immortal
 
 EXIT_LOST = 70  # 18.2: whoever supervises the process starts it again
 FIRST_RECORD_S = 3600.0  # until the first byte: before it a checkpoint is checked, which may be 64 GiB on a slow disk
-REQUESTS_OPEN_MAX = 4096  # calls from outside that wait for their answers; more wait before they are logged
 READ_BYTES = 1 << 18
 CHILD_START_S = 10.0  # the coordinator of a process that was killed ends within moments, and frees its lock
 CHILD_AGAIN_S = 0.25
@@ -299,7 +299,8 @@ class EngineRunner:
 
     def _fired(self, outside: Outside) -> None:
         del self._timers[outside.flow, outside.step]
-        self._done(outside)
+        if outside.flow in self.engine.flows:  # else nobody needs the message
+            self._done(outside)
 
     async def _work(self, outside: Outside) -> None:
         function, args, kwargs, _ = outside.detail

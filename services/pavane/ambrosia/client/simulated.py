@@ -235,9 +235,13 @@ class Process:
             self.at(LOCAL_S, lambda: self._done(outside, world.now_ms()))
         elif outside.kind == "timer":
             wait = max(0.0, (outside.due - world.now_ms()) / 1000)
-            self.at((wait, wait + LOCAL_S[1]), lambda: self._done(outside))
+            self.at((wait, wait + LOCAL_S[1]), lambda: self._fired(outside))
         else:
             self.at(LINK_S, lambda: self._done(outside, *_run(outside, world.now_ms())))
+
+    def _fired(self, outside: Outside) -> None:
+        if outside.flow in self.engine.flows:
+            self._done(outside)
 
     def _done(self, outside: Outside, *content: Any) -> None:
         self.engine.done(outside, *content)
