@@ -720,3 +720,44 @@ def test_delays_of_extreme_policies() -> None:
     assert [Retry(attempts=2000, first_s=0).delay_ms(failed) for failed in (1, 1024, 1999)] == [0, 0, 0]
     with pytest.raises(ValueError, match="1 or more"):
         Retry(factor=10**400)
+
+
+class Older(Immortal):
+    times: int = 0
+
+    def restart(self) -> None:  # type: ignore[override]
+        self.times += 1
+
+    @method
+    async def go(self) -> int:
+        self.restart()
+        await self.sleep(1)
+        return self.times
+
+
+class OlderState(Immortal):
+    restart: int  # type: ignore[assignment]
+
+    @method
+    def count(self) -> None:
+        self.restart += 1
+
+    @method
+    async def go(self) -> int:
+        await self.sleep(1)
+        return self.restart
+
+
+class OlderMethod(Immortal):
+    @method
+    def restart(self) -> int:  # type: ignore[override]
+        return 3
+
+
+def test_an_application_may_have_a_restart_of_its_own() -> None:
+    with World(seed=1) as world:
+        for kind in (Older, OlderState, OlderMethod):
+            world.start(kind, kind.__name__)
+        world.call("OlderState", OlderState.count)
+        assert [world.call("Older", Older.go), world.call("OlderState", OlderState.go)] == [1, 1]
+        assert world.call("OlderMethod", OlderMethod.restart) == 3

@@ -19,6 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 
+FREE_NAMES = frozenset({"restart"})  # of tools younger than applications that may have something of the name
 NUMBER_BITS = 20  # of a method's number when it is made of its name: three bytes on the wire
 _EMPTY = inspect.Parameter.empty
 _EMPTY_VALUES: dict[Any, Any] = {int: 0, float: 0.0, bool: False, str: "", bytes: b"", type(None): None}
@@ -251,7 +252,7 @@ class Definition:
         where = f"{sys.modules[kind.__module__].__file__ or kind.__module__}: {kind.__qualname__}"
         for name in dir(kind):
             found = inspect.getattr_static(kind, name)
-            if isinstance(found, (Method, Query)) and name in base.__dict__:
+            if isinstance(found, (Method, Query)) and name in base.__dict__.keys() - FREE_NAMES:
                 text = f"{place(found.function)}: {found.title}: every immortal has something of that name"
                 raise DefinitionError(f"{text}: choose another one")
             if isinstance(found, Method):
@@ -261,11 +262,14 @@ class Definition:
                 _ = found.signature
         self.fields: dict[str, Field] = {}
         for name, annotation in _annotations(kind, base).items():
-            if name in base.__dict__ or name.startswith("_"):
+            if name in base.__dict__.keys() - FREE_NAMES or name.startswith("_"):
                 raise DefinitionError(
                     f"{where}: an attribute of the state cannot be called {name}: choose another name"
                 )
-            self.fields[name] = Field(name, annotation, getattr(kind, name, _EMPTY), f"{where}.{name}")
+            default = getattr(kind, name, _EMPTY)
+            if default is base.__dict__.get(name, _EMPTY):
+                default = _EMPTY
+            self.fields[name] = Field(name, annotation, default, f"{where}.{name}")
 
     def _add(self, found: Method[Any, ..., Any]) -> None:
         other = self.methods.get(found.number)

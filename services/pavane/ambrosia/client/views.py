@@ -9,7 +9,7 @@ from types import FunctionType, MethodType
 from typing import Any, NoReturn, Protocol
 
 from pavane.ambrosia.client.beside import name_of
-from pavane.ambrosia.client.definition import Definition, Method, Query
+from pavane.ambrosia.client.definition import FREE_NAMES, Definition, Method, Query
 from pavane.ambrosia.client.errors import OutsideHandler, StateInFlow
 from pavane.ambrosia.client.flows import (
     ERROR,
@@ -23,6 +23,7 @@ from pavane.ambrosia.client.flows import (
     error_bytes,
     frozen,
 )
+from pavane.ambrosia.client.immortal import Immortal
 from pavane.ambrosia.client.retries import Retry
 from pavane.ambrosia.client.values import Codec, pack, unpack
 from pavane.ambrosia.core.binding import Binding
@@ -219,6 +220,8 @@ def _member(kind: type, name: str) -> Member:
 @functools.cache
 def view_of(kind: type) -> Any:
     """Return the class of ``self`` in the flows of ``kind``."""
+    own = {name for name in FREE_NAMES if inspect.getattr_static(kind, name) is not vars(Immortal)[name]}
+    offered = _TOOLS - own
 
     def getattribute(self: Any, name: str) -> Any:
         get = object.__getattribute__
@@ -228,10 +231,10 @@ def view_of(kind: type) -> Any:
         if tools.closed:
             return tools.given_up()
         flow: Flow = get(self, "_flow")
-        if name in _TOOLS:
-            return tools.tool(flow, name)
         if name in tools.fields:
             return tools.read(flow, name)
+        if name in offered:
+            return tools.tool(flow, name)
         if name == "random":
             return flow.chance
         if name in _PLAIN:
