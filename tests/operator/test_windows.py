@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.status import State
 from pavane_operator.crds.windows import Window
 from pavane_operator.plan.windows import is_open, opens_at, window_problem
 from tests.operator.model_cluster import World
+from tests.operator.model_cluster_bake import can_switch_back
+from tests.operator.model_cluster_gates import gate
 from tests.operator.model_cluster_windows import CLOSED, OPEN, OUTSIDE
 from tests.operator.test_plan_status import Lab, blocker_of, conditions_of, reasons_of
 
@@ -140,6 +143,69 @@ def test_a_window_that_cannot_be_read_or_never_opens_is_named_and_is_closed(
     assert not is_open(found, now)
     assert opens_at(found, now) is None
     assert window_problem([window("0 0 * * *", "1h")], now) is None
+
+
+# ---- what is a way back
+
+
+def restarted(lab: Lab, restart: str, number: int, **rollout: Any) -> None:
+    """Another spec, and the generation that serves it."""
+    lab.world.rollout(restart=restart, **rollout)
+    lab.active(number)
+
+
+def undone() -> Lab:
+    """Generation 2 was promoted in a window, and its undo, generation 3, outside of one."""
+    lab = Lab()
+    lab.active(1)
+    restarted(lab, "1", 2, windows=[OPEN])
+    restarted(lab, "", 3, windows=[CLOSED])
+    return lab
+
+
+def waits(world: World) -> bool:
+    return world.condition("UpToDate") == ("Unknown", OUTSIDE)
+
+
+def test_what_was_undone_waits_for_a_window_when_it_is_applied_again() -> None:
+    lab = undone()
+    lab.world.rollout(restart="1")
+    assert lab.until(waits).status.active_generation == 3
+
+
+def test_what_a_gate_sent_back_waits_for_a_window_although_it_had_been_promoted_before() -> None:
+    lab = undone()
+    lab.world.rollout(restart="1", windows=[OPEN], bake="10m", gates=[gate("SwitchBack")])
+    lab.until(can_switch_back("True", "Following"))
+    lab.world.rollout(windows=[CLOSED])
+    lab.world.faults.answers["probe"] = False
+    lab.active(3)
+    lab.world.faults.answers.clear()
+    lab.world.rollout(retry=4, bake="1s")
+    assert lab.until(waits).status.active_generation == 3
+
+
+def test_an_undo_leads_to_what_served_before_however_often_that_was() -> None:
+    lab = undone()
+    restarted(lab, "2", 4, windows=[OPEN])
+    restarted(lab, "1", 5)
+    restarted(lab, "2", 6, windows=[CLOSED])
+    restarted(lab, "", 7)
+    lab.world.rollout(restart="2")
+    lab.until(waits)
+
+
+def test_an_undo_to_a_spec_of_the_first_release_waits_for_no_window() -> None:
+    lab = Lab()
+    lab.world.change(resources={"requests": {"cpu": "1000m"}})
+    lab.active(1)
+    assert lab.world.stored_status is not None
+    written = rollout_id("Model", lab.world.parsed_spec(), as_written=True)
+    entry = lab.world.stored_status["history"][0]
+    assert entry["id"] != written
+    lab.world.stored_status = {**lab.world.stored_status, "history": [{**entry, "id": written}]}
+    restarted(lab, "1", 2, windows=[OPEN])
+    restarted(lab, "", 3, windows=[CLOSED])
 
 
 # ---- what a user reads

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 from functools import cached_property
 
+from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.rollout import Strategy
 from pavane_operator.crds.status import Blocker, Result, State
 from pavane_operator.plan.port import PromotionStep
@@ -114,8 +115,25 @@ class Attempt(ResourceSnapshot):
         """Whether the windows of the spec keep the attempt from its promotion; a way back to a spec that has served
         waits for none."""
         windows = self.spec.rollout.windows
-        served = {each.id for each in self.status.history if each.result is Result.PROMOTED}
-        return bool(windows) and self.rollout.id not in served and not is_open(windows, self.now)
+        return bool(windows) and not self.goes_back and not is_open(windows, self.now)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether the spec is one that led to the active one."""
+        written = rollout_id(self.kind.name, self.spec, as_written=True)  # as generations of release 0.1.0 have it
+        return not {self.rollout.id, written}.isdisjoint(self._led_here)
+
+    @property
+    def _led_here(self) -> list[str]:
+        """Ids of the specs that served one after the other until the active one did, as far as history tells: an undo
+        leads back to one, and takes all behind it away. What a gate sent back is none of them."""
+        path: list[str] = []
+        for entry in reversed(self.status.history):
+            if entry.result is Result.PROMOTED:
+                path = [*path[: path.index(entry.id) if entry.id in path else None], entry.id]
+            elif entry.result is Result.ROLLED_BACK and entry.id in path:
+                path.remove(entry.id)
+        return path[:-1]
 
     @property
     def window_opens(self) -> datetime | None:

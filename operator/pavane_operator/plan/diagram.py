@@ -97,8 +97,9 @@ That time does not count towards `deadline`. `status.history` says how long it w
   window ends an hour earlier or later by the clock. A time that such a night leaves out counts as an hour later, one
   that comes twice counts once.
 * A promotion that has begun goes on when the window closes, and so do a bake and the end of the old generation.
-* No window holds up a first rollout, a way back while a generation bakes, an undo (a spec that was promoted before), a
-  repair, or what `forcePromote` names. `Immediate` waits for a window as well.
+* No window holds up a first rollout, a way back while a generation bakes, an undo, a repair, or what `forcePromote`
+  names. `Immediate` waits for a window as well. An undo goes back to a spec that led to the present one: what was
+  undone, or sent back by a gate, is a change again, and waits when somebody applies it once more.
 * A window that cannot be read, or whose day never comes, is closed: `UpToDate` says so at once, with `InvalidConfig`.
 """
 
