@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pavane_operator.crds.common import rollout_id
-from pavane_operator.crds.status import State
+from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, State
 from pavane_operator.crds.windows import Window
 from pavane_operator.plan.windows import is_open, opens_at, window_problem
 from tests.operator.model_cluster import World
@@ -255,6 +255,22 @@ def test_a_pod_that_lags_outside_the_window_moves_the_deadline_on_by_the_time_th
     world = lab.until(lambda world: world.state is State.CATCHING_UP and held(world) >= 9 * 3600)
     world.faults.lagging.clear()
     lab.until(lambda world: world.condition("UpToDate") == ("Unknown", OUTSIDE))
+
+
+def test_what_holds_an_attempt_is_stored_however_many_pods_lag() -> None:
+    lab = Lab(strategy="Immediate", deadline="30s", onDeadline="Abort")
+    lab.world.change(replicas=11)
+    lab.active(1)
+    lab.world.faults.lagging.add(2)
+    lab.world.rollout(restart="1", windows=[CLOSED])
+    world = lab.until(lambda world: (None, OUTSIDE) in reasons_of(world.status))
+    assert reasons_of(world.status).count((None, OUTSIDE)) == 1
+    lab.until(lambda world: len(reasons_of(world.status)) == BLOCKERS_MAX_ITEMS)
+    world.now += timedelta(minutes=5)
+    for _ in range(20):
+        lab.operator.turn()
+    assert world.state is State.CATCHING_UP
+    assert reasons_of(world.status)[-1] == (None, OUTSIDE)
 
 
 def test_a_gate_that_fails_outside_the_window_is_told_first() -> None:

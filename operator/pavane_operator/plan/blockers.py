@@ -8,7 +8,7 @@ from pavane.wire.stages import Stage
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, Blocker, Rollout, State, Verdict
 from pavane_operator.crds.values import parse_duration
-from pavane_operator.plan.attempt import OUTSIDE_WINDOW
+from pavane_operator.plan.attempt import HOLDING_REASONS, OUTSIDE_WINDOW
 from pavane_operator.plan.children import pods_of_sets
 from pavane_operator.plan.clock import NOT_HYDRATED
 from pavane_operator.plan.gates import closed_gate, gate_problem, switch_back_problem
@@ -76,12 +76,14 @@ class _Found:
 
 
 def blockers(view: ResourceView, rollout: Rollout) -> list[Blocker]:
-    """The worst blockers of an attempt in the state that `rollout` will have, with the times they first appeared."""
+    """The worst blockers of an attempt in the state that `rollout` will have, and all that hold it, with the times they
+    first appeared."""
     since = {(blocker.pod, blocker.reason): blocker.since for blocker in view.rollout.blockers}
     unique = {(found.pod, found.reason): found for found in _found(view, rollout)}
-    ordered = sorted(
-        unique.values(), key=lambda each: (not each.first, _rank(each.reason), each.reason, each.pod or "")
-    )
+    ordered = sorted(unique.values(), key=_order)
+    holding = [found for found in ordered if found.reason in HOLDING_REASONS]  # the deadline hangs on these
+    others = [found for found in ordered if found.reason not in HOLDING_REASONS]
+    kept = sorted([*holding, *others[: BLOCKERS_MAX_ITEMS - len(holding)]], key=_order)
     now = view.now.replace(microsecond=0)
     return [
         Blocker(
@@ -91,7 +93,7 @@ def blockers(view: ResourceView, rollout: Rollout) -> list[Blocker]:
             lag=found.lag,
             since=found.since or since.get((found.pod, found.reason), now),
         )
-        for found in ordered[:BLOCKERS_MAX_ITEMS]
+        for found in kept
     ]
 
 
@@ -112,6 +114,10 @@ def image_pull_overdue(view: ResourceView) -> Blocker | None:
         if overdue and blocker.reason == "ImagePull" and blocker.pod in failing:
             return blocker
     return None
+
+
+def _order(found: _Found) -> tuple[bool, int, str, str]:
+    return not found.first, _rank(found.reason), found.reason, found.pod or ""
 
 
 def _rank(reason: str) -> int:
