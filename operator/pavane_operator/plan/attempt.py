@@ -83,11 +83,13 @@ class Attempt(ResourceSnapshot):
     @cached_property
     def deadline_passed(self) -> bool:
         """Whether the attempt should be promoting by now; time that it was held does not count, and it has not passed
-        while gates are good and only their own time is not over."""
+        outside of all windows, nor while gates are good and only their own time is not over."""
         deadline = self.rollout.deadline
         if deadline is None or self.state not in BEFORE_PROMOTION:
             return False
-        if any(blocker.reason == "GateWaiting" for blocker in self.rollout.blockers):
+        if self.held_reason == OUTSIDE_WINDOW or any(
+            blocker.reason == "GateWaiting" for blocker in self.rollout.blockers
+        ):
             return False
         return self.now >= deadline + self._held_until_now
 
@@ -107,8 +109,12 @@ class Attempt(ResourceSnapshot):
             return "WaitingForApproval"
         if control.paused:
             return "Paused"
-        ready = self.state is State.CAUGHT_UP or (self.immediate and self.state is State.CATCHING_UP)
-        return OUTSIDE_WINDOW if ready and self.outside_window else None
+        return OUTSIDE_WINDOW if self.outside_window else None
+
+    @property
+    def would_promote(self) -> bool:
+        """Whether the attempt is as far as it has to be for its promotion."""
+        return self.state is State.CAUGHT_UP or (self.immediate and self.state is State.CATCHING_UP)
 
     @cached_property
     def outside_window(self) -> bool:

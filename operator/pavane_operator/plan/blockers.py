@@ -11,7 +11,7 @@ from pavane_operator.crds.values import parse_duration
 from pavane_operator.plan.attempt import HOLDING_REASONS, OUTSIDE_WINDOW
 from pavane_operator.plan.children import pods_of_sets
 from pavane_operator.plan.clock import NOT_HYDRATED
-from pavane_operator.plan.gates import closed_gate, gate_problem, switch_back_problem
+from pavane_operator.plan.gates import closed_gate, gate_problem, outside_problem, switch_back_problem
 from pavane_operator.plan.model import Pod, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import ResourceView
@@ -28,6 +28,8 @@ HANDING_OVER = "HandingOver"
 """That moment in a promotion."""
 BEYOND_REPAIR = frozenset({"QuorumLost", "RegistryLost"})
 """Why a store takes no writes, where a person has to decide what to give up."""
+OTHERS = ""
+"""Stands for all reasons that are not named, in alphabetical order."""
 _WORST_FIRST = (
     "Rejected",
     "KeysLost",
@@ -57,10 +59,11 @@ _WORST_FIRST = (
     "WithinStabilityPeriod",
     HANDING_OVER,
     "GateInconclusive",
+    OTHERS,
     OUTSIDE_WINDOW,
     "GateWaiting",
 )
-"""Reasons by how much help they need; others come after these, in alphabetical order."""
+"""Reasons by how much help they need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def _order(found: _Found) -> tuple[bool, int, str, str]:
 
 
 def _rank(reason: str) -> int:
-    return _WORST_FIRST.index(reason) if reason in _WORST_FIRST else len(_WORST_FIRST)
+    return _WORST_FIRST.index(reason if reason in _WORST_FIRST else OTHERS)
 
 
 def _found(view: ResourceView, rollout: Rollout) -> Iterator[_Found]:
@@ -162,7 +165,9 @@ def _gate_is_in_the_way(view: ResourceView) -> bool:
 
 def _before_promotion(view: ResourceView, rollout: Rollout) -> Iterator[_Found]:
     state, number = rollout.state, rollout.generation or 0
-    if view.held_reason is not None:
+    if view.held_reason == OUTSIDE_WINDOW:
+        yield _of(outside_problem(view))
+    elif view.held_reason is not None:
         gate = closed_gate(view)
         text = gate.message if gate is not None and gate.reason == view.held_reason else ""
         yield _Found(view.held_reason, text or "set spec.rollout.paused to false to let the attempt go on")

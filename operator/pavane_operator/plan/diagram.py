@@ -90,7 +90,8 @@ spec:
 
 The new generation starts and catches up at any time, and its gates are asked. It is promoted within a window only:
 outside of all of them the attempt waits with `OutsideWindow`, and status and `pavane why` say when the next one opens.
-That time does not count towards `deadline`. `status.history` says how long it waited.
+Time outside of all windows does not count towards `deadline`, also while the pods still catch up. `status.history` says
+from when to when an attempt that was ready waited.
 
 * A window opens at each time of `schedule`, five fields of cron, and stays open for `duration`, also beyond midnight.
   One that opens again before it closes stays open. `duration` is real time: in a night in which the clock changes a

@@ -18,8 +18,13 @@ def closed_gate(view: ResourceView) -> Problem | None:
     if control.paused:
         return Problem("Paused", "set spec.rollout.paused to false to let the attempt go on")
     if view.outside_window:
-        return Problem(OUTSIDE_WINDOW, f"generation {view.next} waits for its window, {_opening(view)}")
+        return outside_problem(view)
     return gate_problem(view) or view.facts.safety
+
+
+def outside_problem(view: ResourceView) -> Problem:
+    """What an attempt waits for outside of its windows."""
+    return Problem(OUTSIDE_WINDOW, f"generation {view.next} waits for its window, {_opening(view)}")
 
 
 def _opening(view: ResourceView) -> str:

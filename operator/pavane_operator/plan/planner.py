@@ -56,6 +56,9 @@ GATE_INTERVAL = timedelta(minutes=1)
 GATE = "Gate"
 """With which the reasons of gates begin: one whose answers change all the time is written as a text is."""
 
+WAITED = "it waited for its window from"
+"""How a message about a wait begins."""
+
 
 def plan(kind: Kind, resource: Resource, observed: Observed, now: datetime, settings: Settings | None = None) -> Plan:
     """What to do now for one resource.
@@ -203,9 +206,16 @@ def _with_hold(view: ResourceView, rollout: Rollout, found: list[Blocker]) -> Ro
         "held_seconds": (rollout.held_seconds or 0) + held,
     }
     waited = next((each.since for each in view.holding if each.reason == OUTSIDE_WINDOW), None)
-    if waited is not None and OUTSIDE_WINDOW not in held_by and rollout.state is not State.ABORTING:
-        changes["message"] = f"it waited for its window from {waited:%F %R} to {view.now:%F %R} UTC"
+    ended = OUTSIDE_WINDOW not in held_by and rollout.state is not State.ABORTING
+    if waited is not None and ended and view.would_promote:
+        changes["message"] = _waited(rollout.message or "", waited, view.now)
     return rollout.model_copy(update=changes)
+
+
+def _waited(told: str, since: datetime, until: datetime) -> str:
+    """The words of a wait, or of one that began earlier and that `told` tells the first part of."""
+    begin, to, _ = told.rpartition(" to ")
+    return f"{begin if to and told.startswith(WAITED) else f'{WAITED} {since:%F %R}'} to {until:%F %R} UTC"
 
 
 def _with_gates(view: ResourceView, rollout: Rollout) -> Rollout:
