@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pavane_cli.commands.why import explain
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, State
 from pavane_operator.crds.windows import Window
@@ -315,14 +316,47 @@ def test_a_gate_that_fails_outside_the_window_is_told_first() -> None:
     assert reasons_of(lab.world.status) == [(None, "GateFailed"), (None, OUTSIDE)]
 
 
+BAD = {**OPEN, "timeZone": "Mars/Base"}
+NO_ZONE = "spec.rollout.windows[0]: there is no time zone 'Mars/Base'; write one as Europe/Berlin"
+
+
 def test_a_window_that_never_opens_is_told_before_somebody_waits_for_it() -> None:
-    lab = Lab(windows=[{**OPEN, "timeZone": "Mars/Base"}])
+    lab = Lab(windows=[BAD])
     lab.active(1)
     world = lab.until(lambda world: world.condition("UpToDate") == ("False", "InvalidConfig"))
     assert world.condition("Stalled") == ("True", "InvalidConfig")
     assert world.condition("Ready") == ("True", "Serving")
-    world.rollout(restart="1")
-    lab.until(lambda world: world.condition("UpToDate") == ("Unknown", OUTSIDE))
-    assert "which never opens: spec.rollout.windows[0]: there is no time zone 'Mars/Base'" in (
-        blocker_of(world.status, OUTSIDE).message
-    )
+
+
+def test_an_attempt_whose_window_never_opens_is_stalled_until_one_does() -> None:
+    lab = Lab(deadline="30s", onDeadline="Abort")
+    lab.active(1)
+    lab.world.rollout(restart="1", windows=[BAD])
+    world = lab.until(lambda world: world.state is State.CAUGHT_UP)
+    lab.until(lambda world: world.condition("Stalled") == ("True", "InvalidConfig"))
+    assert world.condition("UpToDate") == ("False", "InvalidConfig")
+    assert NO_ZONE in next(each.message for each in world.status.conditions if each.type == "Stalled")
+    text = f"generation 2 waits for its window, which never opens: {NO_ZONE}"
+    assert blocker_of(world.status, "WindowNeverOpens").message == text
+    told = explain({"metadata": {}, "status": world.stored_status}, "waltz/bank")
+    assert "Correct spec.rollout.windows; `pavane rollout force-promote waltz/bank` does not wait." in told
+    world.now += timedelta(hours=1)
+    world.rollout(windows=[BAD, CLOSED])
+    lab.until(waits)
+    assert world.condition("Stalled") is None
+    world.rollout(windows=[OPEN])
+    newest = lab.active(2).status.history[0]
+    assert newest.message == "it waited for its window from 2026-01-01 00:00 to 2026-01-01 01:00 UTC"
+
+
+def test_a_window_that_never_opens_hides_no_attempt_that_failed() -> None:
+    lab = Lab()
+    lab.active(1)
+    lab.world.faults.answers["probe"] = False
+    lab.world.rollout(restart="1", gates=[gate("Abort")])
+    lab.until(lambda world: world.condition("Stalled") == ("True", "GateFailed"))
+    lab.world.rollout(windows=[BAD])
+    lab.until(lambda world: world.status.observed_generation == world.metadata_generation and lab.plan().empty)
+    assert lab.world.condition("UpToDate") == ("False", "GateFailed")
+    lab.world.rollout(restart="")
+    lab.until(lambda world: world.condition("Stalled") == ("True", "InvalidConfig"))

@@ -15,6 +15,7 @@ ADVICE = {
     "GateFailed": "Correct what the gate names, or abort with `pavane rollout abort {reference}`.",
     "GateInconclusive": "It continues when the gate can be judged; correct its port, path or query, or remove it.",
     "OutsideWindow": "It continues by itself; `pavane rollout force-promote {reference}` does not wait.",
+    "WindowNeverOpens": "Correct spec.rollout.windows; `pavane rollout force-promote {reference}` does not wait.",
     "Lagging": "It continues when the pods have caught up; `pavane rollout force-promote` does not wait.",
     "WithinStabilityPeriod": "It continues by itself.",
     "PodPending": "The pod has not started; `pavane describe {reference}` and the pod's events say why.",

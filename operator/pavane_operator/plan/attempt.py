@@ -14,7 +14,10 @@ SERVE = "Serve"
 """Last step of a bootstrap: from here the public Service may let clients in (D10)."""
 OUTSIDE_WINDOW = "OutsideWindow"
 """Reason of an attempt that waits for a window of its spec."""
-HOLDING_REASONS = frozenset({"Paused", "WaitingForApproval", OUTSIDE_WINDOW, "GateWaiting"})
+NEVER_OPENS = "WindowNeverOpens"
+"""The same where no window of its spec can be read, or will ever open."""
+WINDOW_REASONS = frozenset({OUTSIDE_WINDOW, NEVER_OPENS})
+HOLDING_REASONS = WINDOW_REASONS | {"Paused", "WaitingForApproval", "GateWaiting"}
 """Gate reasons whose time does not count towards the deadline."""
 
 
@@ -99,8 +102,8 @@ class Attempt(ResourceSnapshot):
 
     @cached_property
     def held_reason(self) -> str | None:
-        """Why the attempt is held by its user now: `Paused`, `WaitingForApproval` or `OutsideWindow`; None if it is
-        not."""
+        """Why the attempt is held by its user now: `Paused`, `WaitingForApproval` or that of its windows; None if
+        it is not."""
         control = self.spec.rollout
         if self.state not in BEFORE_PROMOTION or self.bootstrap or self.forced:
             return None
@@ -109,7 +112,12 @@ class Attempt(ResourceSnapshot):
             return "WaitingForApproval"
         if control.paused:
             return "Paused"
-        return OUTSIDE_WINDOW if self.outside_window else None
+        return self.window_reason if self.outside_window else None
+
+    @property
+    def window_reason(self) -> str:
+        """Why an attempt waits outside of its windows."""
+        return OUTSIDE_WINDOW if self.window_opens is not None else NEVER_OPENS
 
     @property
     def would_promote(self) -> bool:
@@ -141,7 +149,7 @@ class Attempt(ResourceSnapshot):
                 path.remove(entry.id)
         return path[:-1]
 
-    @property
+    @cached_property
     def window_opens(self) -> datetime | None:
         """When the next window opens for an attempt that waits for one; None = never, or it does not wait."""
         return opens_at(self.spec.rollout.windows, self.now) if self.outside_window else None

@@ -8,7 +8,7 @@ from pavane.wire.stages import Stage
 from pavane_operator.crds.base import TEXT_MAX_CHARACTERS
 from pavane_operator.crds.status import BLOCKERS_MAX_ITEMS, Blocker, Rollout, State, Verdict
 from pavane_operator.crds.values import parse_duration
-from pavane_operator.plan.attempt import HOLDING_REASONS, OUTSIDE_WINDOW
+from pavane_operator.plan.attempt import HOLDING_REASONS, NEVER_OPENS, OUTSIDE_WINDOW, WINDOW_REASONS
 from pavane_operator.plan.children import pods_of_sets
 from pavane_operator.plan.clock import NOT_HYDRATED
 from pavane_operator.plan.gates import closed_gate, gate_problem, outside_problem, switch_back_problem
@@ -40,6 +40,7 @@ _WORST_FIRST = (
     "ReconciliationPaused",
     "Paused",
     "WaitingForApproval",
+    NEVER_OPENS,
     "ImagePull",
     "CrashLoop",
     "GateFailed",
@@ -165,7 +166,7 @@ def _gate_is_in_the_way(view: ResourceView) -> bool:
 
 def _before_promotion(view: ResourceView, rollout: Rollout) -> Iterator[_Found]:
     state, number = rollout.state, rollout.generation or 0
-    if view.held_reason == OUTSIDE_WINDOW:
+    if view.held_reason in WINDOW_REASONS:
         yield _of(outside_problem(view))
     elif view.held_reason is not None:
         gate = closed_gate(view)

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 
 from pavane_operator.crds.status import Condition, Rollout, State, Status, Truth, condition_of
+from pavane_operator.plan.attempt import NEVER_OPENS
 from pavane_operator.plan.blockers import BEYOND_REPAIR, HANDING_OVER, WRITE_STOP_LIMIT, active_down, cause
-from pavane_operator.plan.gates import gate_problem, switch_back_problem
+from pavane_operator.plan.gates import gate_problem, outside_problem, switch_back_problem
 from pavane_operator.plan.model import CAN_SWITCH_BACK, DELETE_IN_USE_ANNOTATION, IN_USE, TEMPLATE_DRIFT, Problem
 from pavane_operator.plan.snapshot import BEFORE_PROMOTION
 from pavane_operator.plan.view import ResourceView
@@ -129,6 +130,8 @@ def _up_to_date(view: ResourceView, status: Status, rollout: Rollout) -> _Verdic
         return _Verdict(Truth.UNKNOWN, "Applying", cause(rollout).removeprefix("; "))
     if state in (State.PROMOTING, State.ABORTING):
         return _Verdict(Truth.UNKNOWN, state.value, rollout.message or "")
+    if (never := _never_opens(view, rollout)) is not None:
+        return _Verdict(Truth.FALSE, never.reason, never.message)
     if view.deadline_passed:
         text = f"generation {rollout.generation} is not ready in time{cause(rollout)}"
         return _Verdict(Truth.UNKNOWN, "DeadlineExceeded", text)
@@ -137,6 +140,13 @@ def _up_to_date(view: ResourceView, status: Status, rollout: Rollout) -> _Verdic
     if held is None and gate is not None:
         return _Verdict(Truth.UNKNOWN, gate.reason, gate.message)
     return _Verdict(Truth.UNKNOWN, held or "Applying", f"generation {rollout.generation} is being rolled out")
+
+
+def _never_opens(view: ResourceView, rollout: Rollout) -> Problem | None:
+    """What is wrong with the windows of an attempt that none of them will let through."""
+    if rollout.state not in BEFORE_PROMOTION or view.held_reason != NEVER_OPENS:
+        return None
+    return window_problem(view.spec.rollout.windows, view.now) or outside_problem(view)
 
 
 def _up_to_date_in_idle(view: ResourceView, status: Status) -> _Verdict:
@@ -148,19 +158,19 @@ def _up_to_date_in_idle(view: ResourceView, status: Status) -> _Verdict:
         return _Verdict(Truth.FALSE, "Suspended", "set spec.suspend to false to start the rollout")
     if view.problems:  # of what is live too, although nothing is to be rolled out
         return _Verdict(Truth.FALSE, view.problems[0].reason, view.problems[0].message)
-    window = window_problem(view.spec.rollout.windows, view.now)
-    if window is not None:  # told before somebody waits for it; it holds up nothing else
-        return _Verdict(Truth.FALSE, window.reason, window.message)
+    failed = None if applied else status.failed
+    if failed is not None and failed.id == view.want and view.spec.rollout.retry != failed.generation:
+        hint = f"change the spec, or set spec.rollout.retry to {failed.generation}"
+        return _Verdict(Truth.FALSE, failed.reason, f"generation {failed.generation}: {failed.message}; {hint}")
     if applied and view.revision_is_lost and not view.restorable:
         text = f"ControllerRevision {view.resource.name}-g{view.active}, what the pods are made of, is gone"
         hint = "they can neither be scaled nor restored; change spec.rollout.restart to roll out new ones"
         return _Verdict(Truth.FALSE, "RevisionLost", f"{text}: {hint}")
+    window = window_problem(view.spec.rollout.windows, view.now)
+    if window is not None:  # told before somebody waits for it; it holds up nothing else
+        return _Verdict(Truth.FALSE, window.reason, window.message)
     if applied:
         return _Verdict(Truth.TRUE, "Applied")
-    failed = status.failed
-    if failed is not None and failed.id == view.want and view.spec.rollout.retry != failed.generation:
-        hint = f"change the spec, or set spec.rollout.retry to {failed.generation}"
-        return _Verdict(Truth.FALSE, failed.reason, f"generation {failed.generation}: {failed.message}; {hint}")
     if view.spec.rollout.paused:
         return _Verdict(Truth.FALSE, "Paused", "set spec.rollout.paused to false to start the rollout")
     return _Verdict(Truth.UNKNOWN, "Applying", "a rollout starts")
@@ -194,6 +204,8 @@ def _paused(view: ResourceView, status: Status, rollout: Rollout) -> _Verdict:
 def _stalled(view: ResourceView, status: Status, rollout: Rollout, down: Problem | None) -> _Verdict | None:
     if down is not None and down.reason in BEYOND_REPAIR:
         return _Verdict(Truth.TRUE, down.reason, down.message)
+    if (never := _never_opens(view, rollout)) is not None:
+        return _Verdict(Truth.TRUE, never.reason, never.message)
     if rollout.state in BEFORE_PROMOTION and view.deadline_passed:
         return _Verdict(Truth.TRUE, "DeadlineExceeded", f"generation {rollout.generation} keeps trying{cause(rollout)}")
     if rollout.state is not State.IDLE:

@@ -101,7 +101,8 @@ from when to when an attempt that was ready waited.
 * No window holds up a first rollout, a way back while a generation bakes, an undo, a repair, or what `forcePromote`
   names. `Immediate` waits for a window as well. An undo goes back to a spec that led to the present one: what was
   undone, or sent back by a gate, is a change again, and waits when somebody applies it once more.
-* A window that cannot be read, or whose day never comes, is closed: `UpToDate` says so at once, with `InvalidConfig`.
+* A window that cannot be read, or whose day never comes, is closed: `UpToDate` and `Stalled` say so at once, with
+  `InvalidConfig`. During an attempt they do if no other window opens either: it then waits with `WindowNeverOpens`.
 """
 
 

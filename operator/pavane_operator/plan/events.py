@@ -3,13 +3,13 @@
 from datetime import datetime
 
 from pavane_operator.crds.status import State, Truth, Verdict
-from pavane_operator.plan.attempt import OUTSIDE_WINDOW
+from pavane_operator.plan.attempt import WINDOW_REASONS
 from pavane_operator.plan.blockers import WRITE_STOP_LIMIT
 from pavane_operator.plan.gates import closed_gate
 from pavane_operator.plan.model import EXPIRES_SOON, IN_USE, TEMPLATE_DRIFT, Event
 from pavane_operator.plan.view import ResourceView
 
-TOLD_GATES = frozenset({"WaitingForApproval", OUTSIDE_WINDOW})
+TOLD_GATES = WINDOW_REASONS | {"WaitingForApproval"}
 """Gates that wait for a person, or for long; the others open by themselves soon, or the person closed them."""
 
 

@@ -1,7 +1,6 @@
 """The gates before a promotion, or a way back (docs/specs/operator.md 2.5)."""
 
 from pavane_operator.crds.rollout import Strategy
-from pavane_operator.plan.attempt import OUTSIDE_WINDOW
 from pavane_operator.plan.model import Problem
 from pavane_operator.plan.questions import words
 from pavane_operator.plan.view import ResourceView
@@ -24,7 +23,7 @@ def closed_gate(view: ResourceView) -> Problem | None:
 
 def outside_problem(view: ResourceView) -> Problem:
     """What an attempt waits for outside of its windows."""
-    return Problem(OUTSIDE_WINDOW, f"generation {view.next} waits for its window, {_opening(view)}")
+    return Problem(view.window_reason, f"generation {view.next} waits for its window, {_opening(view)}")
 
 
 def _opening(view: ResourceView) -> str:

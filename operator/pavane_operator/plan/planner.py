@@ -21,7 +21,7 @@ from pavane_operator.crds.status import (
     State,
     Status,
 )
-from pavane_operator.plan.attempt import OUTSIDE_WINDOW
+from pavane_operator.plan.attempt import OUTSIDE_WINDOW, WINDOW_REASONS
 from pavane_operator.plan.blockers import blockers
 from pavane_operator.plan.children import STATEFUL_SET, decided_replicas, find, replicas_of
 from pavane_operator.plan.conditions import conditions
@@ -205,10 +205,9 @@ def _with_hold(view: ResourceView, rollout: Rollout, found: list[Blocker]) -> Ro
         "deadline": rollout.deadline + timedelta(seconds=held),
         "held_seconds": (rollout.held_seconds or 0) + held,
     }
-    waited = next((each.since for each in view.holding if each.reason == OUTSIDE_WINDOW), None)
-    ended = OUTSIDE_WINDOW not in held_by and rollout.state is not State.ABORTING
-    if waited is not None and ended and view.would_promote:
-        changes["message"] = _waited(rollout.message or "", waited, view.now)
+    waited = [each.since for each in view.holding if each.reason in WINDOW_REASONS - held_by]
+    if waited and view.would_promote and rollout.state is not State.ABORTING:
+        changes["message"] = _waited(rollout.message or "", waited[0], view.now)
     return rollout.model_copy(update=changes)
 
 
