@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import calendar
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from itertools import product
 from typing import Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,6 +18,7 @@ FIELDS = (
 )
 """What each is called, its least and greatest value, and names in the order of the values."""
 HOURS = 24
+MINUTE = timedelta(minutes=1)
 DAYS_MAX = 8 * 366
 """From one 29th of February to another are at most eight years."""
 
@@ -52,38 +53,67 @@ class Schedule:
 
     def last(self, now: datetime) -> datetime | None:
         """Return when it was due last, `now` included, in UTC; None if it never was."""
-        return max((at for at in self._near(now, -1) if at <= now), default=None)
+        return self._nearest(now, -1)
 
     def next(self, now: datetime) -> datetime | None:
         """Return when it is due next, after `now`, in UTC; None if it never is."""
-        return min((at for at in self._near(now, 1) if at > now), default=None)
+        return self._nearest(now, 1)
 
-    def _near(self, now: datetime, way: int) -> Iterator[datetime]:
-        """All times of the first days on that side of `now` on which it is due.
+    def _nearest(self, now: datetime, way: int) -> datetime | None:
+        """The nearest time on that side of `now`: one of the first day on which there is any.
 
         A change of the clock at midnight moves a time to the day beside its own, so one more day is looked at on
         either side.
         """
         today = now.astimezone(self.zone).date()
-        found = None
-        for distance in range(-1, DAYS_MAX):
-            for at in self._on(today + way * distance * timedelta(days=1)):
-                yield at
-                if found is None and (at > now if way > 0 else at <= now):
-                    found = distance
-            if found is not None and distance > found:
-                return
+        found: list[datetime] = []
+        end = DAYS_MAX
+        for distance in self._distances(today, way):
+            if distance > end:
+                break
+            day = today + way * distance * timedelta(days=1)
+            found += [at for hour in self.hours for at in self._in_hour(day, hour, now, way)]
+            end = min(end, distance + 1) if found else end
+        return min(found, key=lambda at: abs(at - now), default=None)
 
-    def _on(self, day: date) -> Iterator[datetime]:
-        both = (day.day in self.days, day.isoweekday() % 7 in self.weekdays)
-        if day.month not in self.months or not (any(both) if self.either else all(both)):
+    def _distances(self, today: date, way: int) -> Iterator[int]:
+        """How many days away the days are on which it is due, from the day on the other side of today."""
+        distance = -1
+        while distance < DAYS_MAX:
+            day = today + way * distance * timedelta(days=1)
+            if day.month not in self.months:
+                distance += _left_of_month(day, way)
+                continue
+            both = (day.day in self.days, day.isoweekday() % 7 in self.weekdays)
+            if any(both) if self.either else all(both):
+                yield distance
+            distance += 1
+
+    def _in_hour(self, day: date, hour: int, now: datetime, way: int) -> Iterator[datetime]:
+        """Its times of an hour on that side of `now`; of an hour without a change of the clock the nearest."""
+        begin = datetime(day.year, day.month, day.day, hour, tzinfo=self.zone)
+        ends = (begin, begin.replace(fold=1), begin.replace(minute=59), begin.replace(minute=59, fold=1))
+        if len({each.utcoffset() for each in ends}) > 1:
+            yield from (at for at in self._in_odd_hour(begin) if (at > now if way > 0 else at <= now))
             return
-        for hour, minute in product(self.hours, self.minutes):
-            at = datetime(day.year, day.month, day.day, hour, minute, tzinfo=self.zone)
+        first = begin.astimezone(UTC)
+        past = (now - first) // MINUTE
+        minutes = [minute for minute in self.minutes if (minute > past if way > 0 else minute <= past)]
+        if minutes:
+            yield first + MINUTE * (min(minutes) if way > 0 else max(minutes))
+
+    def _in_odd_hour(self, begin: datetime) -> Iterator[datetime]:
+        for minute in self.minutes:
+            at = begin.replace(minute=minute)
             first, second = at.astimezone(UTC), at.replace(fold=1).astimezone(UTC)
             yield first
             if len(self.hours) == HOURS and second > first:  # of one that is left out the second is before the first
                 yield second
+
+
+def _left_of_month(day: date, way: int) -> int:
+    """How many days it is to the next month, or to the former one."""
+    return calendar.monthrange(day.year, day.month)[1] - day.day + 1 if way > 0 else day.day
 
 
 def _values(field: str, about: tuple[str, int, int, tuple[str, ...]]) -> frozenset[int]:

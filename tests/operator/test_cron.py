@@ -1,5 +1,6 @@
 """When a schedule was and will be due, also on the days on which the clock changes."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -173,3 +174,25 @@ def test_it_is_due_when_a_clock_on_the_wall_says_so(
 def test_both_sides_of_a_day_that_never_comes() -> None:
     assert Schedule.parse("0 0 30 2 *", "Etc/UTC").next(SPRING) is None
     assert Schedule.parse("0 0 29 2 *", "Etc/UTC").next(SPRING) == datetime(2028, 2, 29, tzinfo=UTC)
+
+
+class CountingZone(ZoneInfo):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    def utcoffset(self, dt: datetime | None) -> timedelta | None:
+        type(self).asked += 1
+        return super().utcoffset(dt)
+
+
+@pytest.mark.parametrize("text", ["* * * * *", "*/7 * * feb *", "0 0 30 2 *"])
+@pytest.mark.parametrize("day", [SPRING, AUTUMN, datetime(2026, 6, 1, tzinfo=UTC)])
+def test_the_nearest_time_is_found_without_all_times_of_a_day(text: str, day: datetime) -> None:
+    usual = Schedule.parse(text, BERLIN)
+    counting = dataclasses.replace(usual, zone=CountingZone(BERLIN))
+    now = day + timedelta(hours=1, minutes=17)
+    before = CountingZone.asked
+    assert counting.last(now) == usual.last(now)
+    assert counting.next(now) == usual.next(now)
+    assert CountingZone.asked - before < 1000
