@@ -149,10 +149,10 @@ def test_prometheus_has_to_give_one_number(told: object, good: bool | None) -> N
     assert found.message
 
 
-def rows(*found: object, columns: int = 1) -> dict[str, Any]:
+def rows(*found: object, columns: int = 1, kind: str = "int64") -> dict[str, Any]:
     names = [f"c{number}" for number in range(columns)]
     told = [dict.fromkeys(names, value) for value in found]
-    return {"tick": 7, "columns": [{"name": name, "type": "int64"} for name in names], "rows": told}
+    return {"tick": 7, "columns": [{"name": name, "type": kind} for name in names], "rows": told}
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,11 @@ def rows(*found: object, columns: int = 1) -> dict[str, Any]:
     [
         (200, rows(3), True),
         (200, rows(6), False),
-        (200, rows(4.5), True),
-        (200, rows("4.50"), True),  # as a DECIMAL is told
+        (200, rows(4.5, kind="double"), True),
+        (200, rows("4.50", kind="decimal128(9, 2)"), True),
+        (200, rows("4.50", kind="string"), None),
+        (200, rows("4.50", kind="list<item: decimal128(9, 2)>"), None),
+        (200, rows("0a", kind="binary"), None),
         (200, rows(), None),
         (200, rows(1, 2), None),
         (200, rows(1, columns=2), None),
@@ -186,6 +189,30 @@ def test_views_have_to_give_one_row_with_one_number(status: int, told: object, g
     found = selected(gate, Said(status, json.dumps(told).encode()))
     assert found.good is good
     assert "ComputeCluster main" in found.message
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (200, rows("secret", kind="string")),
+        (200, rows("secret")),
+        (200, rows(["secret"])),
+        (422, {"detail": "Could not convert string 'secret' to INT32.", "errors": [{"detail": "secret", "line": 1}]}),
+    ],
+)
+def test_no_text_of_a_view_is_shown(status: int, told: object) -> None:
+    gate = SqlGate.read({"compute": "main", "query": "SELECT 1", "max": 5})
+    found = selected(gate, Said(status, json.dumps(told).encode()))
+    assert found.good is None
+    assert "secret" not in f"{found.value} {found.message}"
+
+
+def test_a_query_that_is_refused_is_told_its_place_and_other_problems_their_words() -> None:
+    gate = SqlGate.read({"compute": "main", "query": "SELECT 1", "max": 5})
+    refused = {"detail": "1:8: there is no column x.", "errors": [{"pointer": "sql", "line": 1, "column": 8}]}
+    assert "at line 1, column 8" in selected(gate, Said(422, json.dumps(refused).encode())).message
+    absent = {"detail": "There is no ComputeCluster main."}
+    assert absent["detail"] in selected(gate, Said(404, json.dumps(absent).encode())).message
 
 
 def test_the_worst_pod_counts_and_none_says_nothing() -> None:

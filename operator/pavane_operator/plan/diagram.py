@@ -58,8 +58,8 @@ Each gate is asked every two seconds. With `http` every pod has to answer well: 
 `prometheus` the operator asks the server that its chart names in `gates.prometheus.url`, and the query has to give one
 number. Where there are too few requests to judge by let it give none, as `> 2` a second does here. With `sql` the
 control plane answers a SELECT over [views](compute.md) of a ComputeCluster of the namespace, and the answer has to be
-one row with one number. `${namespace}`, `${name}` and `${generation}` are those of what is asked about. A generation
-that has only caught up serves no writes: what only one that serves can tell has `phase: Baking`.
+one row with one number, of a type of numbers. `${namespace}`, `${name}` and `${generation}` are those of what is asked
+about. A generation that has only caught up serves no writes: what only one that serves can tell has `phase: Baking`.
 
 * A gate **passes** when all answers were good for the whole of `for`. Any other answer begins that time anew.
 * It **fails** after three bad answers in a row. `onFailure: Hold`, the default, goes on asking. `Abort` gives the

@@ -9,8 +9,8 @@ bytes are read.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +39,8 @@ ROUND_S = 20.0
 """For all pods together; below the silence that begins the time of a gate anew."""
 VALUE_MAX_CHARACTERS = 64
 """Of what was found: a number or a word, not a page."""
+NUMERIC = re.compile(r"u?int(8|16|32|64)|float|double|decimal(128|256)\(\d+, -?\d+\)")
+"""Types of columns, as Arrow names them, whose values are numbers."""
 
 log = structlog.get_logger(__name__)
 
@@ -211,23 +213,38 @@ def measured(gate: PrometheusGate, answer: asking.Answer) -> Answer:
 
 
 def selected(gate: SqlGate, answer: asking.Answer) -> Answer:
-    """What the views say: one row with one number, or nothing."""
+    """What the views say: one row with one number, or nothing.
+
+    Whoever reads the status may not be who may read the views. So nothing of them but a number is shown: no text, and
+    of a query that is refused the place alone, for the words may hold what could not be converted.
+    """
     who = f"ComputeCluster {gate.compute}"
     try:
         told = answer.json()
         if not answer.good:
-            return Answer(None, message=f"{who} answered {answer.status}: {told['detail']}")
+            return Answer(None, message=f"{who} answered {answer.status}{_why_not(answer.status, told)}")
         columns, rows = told["columns"], told["rows"]
         if len(columns) != 1 or len(rows) != 1:
             much = f"{len(rows)} rows of {len(columns)} columns"
             return Answer(None, message=f"{who} answered with {much}: the query has to give one number")
-        (found,) = rows[0].values()
+        kind, found = columns[0]["type"], rows[0][columns[0]["name"]]
+        if not NUMERIC.fullmatch(kind):
+            return Answer(None, message=f"{who} answered with a column that holds no numbers: CAST it, as to DOUBLE")
     except (ValueError, LookupError, TypeError, AttributeError):
         return Answer(None, message=f"{who} answered {answer.status}, with what is no result of a query")
-    if found is None or isinstance(found, bool | list | dict):
-        text = json.dumps(found)[:VALUE_MAX_CHARACTERS]
-        return Answer(None, message=f"{who} answered with {text}, which is no number")
-    return bounded(str(found), f"found by {who}", gate.min, gate.max)
+    if found is None:
+        return Answer(None, message=f"{who} answered with NULL, which is no number")
+    text = "" if isinstance(found, bool | list | dict) else str(found).strip()
+    judged = bounded(text, f"found by {who}", gate.min, gate.max)
+    return judged if judged.good is not None else Answer(None, message=judged.message)
+
+
+def _why_not(status: int, problem: Mapping[str, Any]) -> str:
+    if status != httpx2.codes.UNPROCESSABLE_CONTENT:
+        return f": {problem['detail']}"
+    place: Mapping[str, Any] = next(iter(problem.get("errors") or ()), {})
+    at = ", ".join(f"{name} {int(place[name])}" for name in ("line", "column") if place.get(name))
+    return f": it refuses the query{f' at {at}' if at else ''}; ask it with `pavane sql query`, which says why"
 
 
 def bounded(found: str, message: str, least: float | None, greatest: float | None) -> Answer:
