@@ -5,13 +5,15 @@ import json
 from typing import Annotated, Any
 
 import pyarrow as pa
-from fastapi import APIRouter, Depends, Header, Path, Response
+from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from fastapi.sse import EventSourceResponse
+from starlette.requests import ClientDisconnect
 
 from pavane.dataflow.rows import plain
 from pavane_api import problems
 from pavane_api.auth import may
 from pavane_api.control import Shared
+from pavane_api.hearing import while_heard
 from pavane_api.kinds import COMPUTE_CLUSTERS
 from pavane_api.problems import responses
 from pavane_api.views import service
@@ -19,6 +21,8 @@ from pavane_api.views.schemas import BadRows, QueryAnswer, QueryRequest, ViewInf
 
 ARROW = "application/vnd.apache.arrow.stream"
 TICK_HEADER = "Pavane-Tick"
+CLIENT_GONE = 499
+"""Nobody reads it; logs of servers know it."""
 
 router = APIRouter(prefix="/namespaces/{namespace}/computeclusters/{name}", tags=["views"])
 
@@ -89,14 +93,23 @@ async def changes(
     },
 )
 async def sql(
-    control: Shared, _: MayGet, namespace: str, name: str, asked: QueryRequest, accept: Accept = None
+    control: Shared,
+    _: MayGet,
+    namespace: str,
+    name: str,
+    asked: QueryRequest,
+    request: Request,
+    accept: Accept = None,
 ) -> Response:
     """Answer a SELECT over the views at their last tick, at an earlier one, or at one that includes what you wrote.
 
     An answer has at most 10000 rows and 16 MiB, and is found within 10 s; SQL that is refused is a problem with line
     and column in `errors`.
     """
-    tick, table = await service.answered(control, namespace, name, asked)
+    try:
+        tick, table = await while_heard(request, service.answered(control, namespace, name, asked))
+    except ClientDisconnect:
+        return Response(status_code=CLIENT_GONE)
     headers = {TICK_HEADER: str(tick)}
     if accept is not None and ARROW in accept:
         return Response(await asyncio.to_thread(_arrow, table), media_type=ARROW, headers=headers)
