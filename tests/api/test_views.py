@@ -249,7 +249,7 @@ async def test_ticks_limits_and_what_is_refused(board: Board, monkeypatch: pytes
 async def test_a_query_whose_caller_has_gone_keeps_nobody_waiting(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "QUERY", Limits(rows=12, seconds=10 * WAIT_S))
+    monkeypatch.setattr(kept, "QUERY", Limits(rows=12, seconds=2 * WAIT_S))
     for number in range(12):
         token = await board.order(number, "ann", number)
     assert (await board.query("SELECT count(*) AS n FROM every", after=token))["rows"] == [{"n": 12}]
