@@ -220,7 +220,7 @@ async def test_a_gate_of_another_resource_asks_a_view(raft: RaftTest) -> None:
 
     async with views.client_of_log() as log:
         # A sum over no rows is NULL, which says nothing.
-        await raft.until(lambda item: "Inconclusive: ComputeCluster main answered with null" in said(item), "it waits")
+        await raft.until(lambda item: "Inconclusive: ComputeCluster main answered with NULL" in said(item), "it waits")
         for number in range(2):
             await log.append(0, json.dumps({"id": number, "customer": "ann", "cents": 1}).encode())
         document = await raft.until(lambda item: can_switch_back(item) and "Passed" in said(item), "it bakes")

@@ -94,6 +94,15 @@ class SqlGate(Model):
     max: float | None = None
     """The greatest number that is good."""
 
+    @property
+    def who(self) -> str:
+        """Whom it asks, in words."""
+        return f"ComputeCluster {self.compute}"
+
+    def path(self, namespace: str) -> str:
+        """Return where REST answers it."""
+        return f"api/v1/namespaces/{namespace}/computeclusters/{self.compute}/sql"
+
 
 class GateSpec(Model):
     """One question; set exactly one of `http`, `prometheus` and `sql`."""

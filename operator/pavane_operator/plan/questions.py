@@ -24,9 +24,9 @@ class Question:
     addresses: tuple[str, ...] = ()
     """Of the pods of the generation, where they are asked."""
     query: str = ""
-    """What Prometheus, or a ComputeCluster, is asked."""
+    """What Prometheus, or who keeps views, is asked."""
     namespace: str = ""
-    """Of that ComputeCluster."""
+    """Of the views."""
 
 
 def question(gate: GateSpec, addresses: tuple[str, ...], about: Mapping[str, str]) -> Question:

@@ -152,14 +152,14 @@ class GateAsker:
         base, file = self._sources.control_plane_url, self._sources.token_file
         if base is None or file is None:
             return Answer(None, message="the operator knows no control plane: set api.enabled of its chart")
-        place = f"api/v1/namespaces/{question.namespace}/computeclusters/{gate.compute}/sql"
+        url = f"{base.rstrip('/')}/{gate.path(question.namespace)}"
         try:
             token = (await asyncio.to_thread(file.read_text, encoding="ascii")).strip()
             headers = {"Authorization": f"Bearer {token}"}
             asked = {"sql": question.query}
-            answer = await self._send("POST", f"{base.rstrip('/')}/{place}", headers=headers, json=asked)
+            answer = await self._send("POST", url, headers=headers, json=asked)
         except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, OSError) as error:
-            return Answer(None, message=f"ComputeCluster {gate.compute}: {error or type(error).__name__}")
+            return Answer(None, message=f"{gate.who}: {error or type(error).__name__}")
         return selected(gate, answer)
 
     async def _get(self, url: str, **request: Any) -> asking.Answer:
@@ -218,7 +218,7 @@ def selected(gate: SqlGate, answer: asking.Answer) -> Answer:
     Whoever reads the status may not be who may read the views. So nothing of them but a number is shown: no text, and
     of a query that is refused the place alone, for the words may hold what could not be converted.
     """
-    who = f"ComputeCluster {gate.compute}"
+    who = gate.who
     try:
         told = answer.json()
         if not answer.good:
