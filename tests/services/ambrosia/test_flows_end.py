@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pavane.ambrosia import Immortal, ImmortalError, RemoteError, Retry, first, method, serve
+from pavane.ambrosia.client import OutsideHandler, flows
 from pavane.ambrosia.client import engine as engine_module
-from pavane.ambrosia.client import flows
 from pavane.ambrosia.client.about import about
 from pavane.ambrosia.client.flows import Flow
 from pavane.ambrosia.testing import World
@@ -55,6 +55,11 @@ class Stubborn(Immortal):
             except:  # noqa: E722, S110 -- what a careless application writes
                 pass
         SPUN.append(how)  # with `while True` it would never have ended
+
+    @method
+    async def fails(self) -> None:
+        LEFT.append(self)
+        raise ValueError("left")
 
     @method
     async def leaves(self, left: int) -> int:
@@ -119,6 +124,20 @@ def test_a_flow_that_fails_where_it_waits_ends_without_its_finally() -> None:
             world.call("one", Stubborn.forbidden)
         world.run(5)
         assert world.state("one") == {"seen": []}
+
+
+LEFT: list["Stubborn"] = []
+
+
+def test_a_line_of_the_log_may_look_at_what_an_ended_flow_left() -> None:
+    with World(seed=1) as world:
+        world.start(Stubborn, "one")
+        with pytest.raises(RemoteError, match="left"):
+            world.call("one", Stubborn.fails)
+    left, *_ = LEFT
+    assert getattr(left, "__rich_repr__", None) is getattr(left, "what_a_printer_looks_for", None) is None
+    with pytest.raises(OutsideHandler, match="has ended"):
+        _ = left.seen
 
 
 def test_flows_that_have_ended_are_not_kept() -> None:

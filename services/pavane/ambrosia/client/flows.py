@@ -332,9 +332,12 @@ class Flow:
         """
         if self.tools is not None:
             self.tools.close()
+            self.tools.ending = True
         if isinstance(self.coroutine, Coroutine):
             with contextlib.suppress(Exception):  # of its `finally`, which is not the end of the flow
                 self.coroutine.close()
+        if self.tools is not None:
+            self.tools.ending = False
         self.coroutine = self.tools = None
 
     def dump(self) -> list[Any]:

@@ -87,6 +87,8 @@ class FlowTools:
         self._offered: dict[str, Callable[..., Any]] = {}
         self.closed = False
         """The code that uses it is given up: its ``finally`` changes and sends nothing."""
+        self.ending = False
+        """That code is being ended; nobody else looks at what it uses meanwhile."""
         self._was_told = False
         self.name = engine.name
         self.fields = engine.definition.fields
@@ -99,11 +101,17 @@ class FlowTools:
         self._offered.clear()
 
     def given_up(self) -> GivenUp:
-        """Tell code that has been given up to end; if it goes on, give it what it cannot await."""
-        if not self._was_told:
-            self._was_told = True
+        """Tell code that has been given up to end; if it goes on, give it what it cannot await.
+
+        What is left of an ended flow may be looked at later, as by a line of the log that shows its exception. So then
+        an error is raised that everybody handles.
+        """
+        if self._was_told:
+            return GivenUp()
+        self._was_told = True
+        if self.ending:
             raise GeneratorExit
-        return GivenUp()
+        raise OutsideHandler("the flow has ended, and its code goes on", remedy="use `self` before it ends")
 
     def read(self, flow: Flow, name: str) -> Any:
         """Give a flow an attribute of the state, by its history."""
@@ -228,7 +236,7 @@ def view_of(kind: type) -> Any:
         if name[0] == "_" and (name[:2] == "__" or name in _OURS):
             return get(self, name)
         tools: FlowTools = get(self, "_tools")
-        if tools.closed:
+        if tools.closed and name not in _PLAIN and (name in tools.fields or hasattr(kind, name)):
             return tools.given_up()
         flow: Flow = get(self, "_flow")
         if name in tools.fields:
