@@ -55,6 +55,7 @@ async def test_a_generation_waits_for_its_window_and_a_way_back_waits_for_none(r
     await raft.apply(replicas=1, rollout={**QUICK["rollout"], "windows": [leap_day]})
     await raft.until_current(generation=1)
     await change(raft, restart="again")
+    await raft.until_state("CaughtUp")
     await raft.until(lambda item: "OutsideWindow" in blockers_of(item), "it waits for its window")
     assert re.search(r"waits for its window, which opens at 2\d{3}-02-29\s00:00\sUTC", await why(raft))
     await serves(raft, 1)
