@@ -12,7 +12,7 @@ RETRY_DELAY_S_MAX = 30 * 86400.0  # a longer one is a decision of the applicatio
 class Retry:
     """A policy for ``self.run(Retry(…), function, …)``: what raises is tried again, after growing delays.
 
-    Any text about it is in seconds. Raises ``ValueError`` or ``TypeError`` for values that cannot be.
+    Delays are in seconds. Raises ``ValueError`` or ``TypeError`` for values that cannot be.
     """
 
     attempts: int = RETRY_ATTEMPTS
