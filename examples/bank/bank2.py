@@ -20,8 +20,9 @@ class Account(bank.Account):
         self.note(f"brought forward: {old.balance}")
 
     def note(self, line: str) -> None:
-        """Write a line; the oldest ones go."""
-        self.statement = [*self.statement, line][-LINES_KEPT:]
+        """Write a line; the first one stays, of the others the oldest go."""
+        first, *others = [*self.statement, line]
+        self.statement = [first, *others[1 - LINES_KEPT :]]
 
     @method
     def open(self, amount: int) -> int:
