@@ -28,6 +28,7 @@ from pavane_api.waltz_clients import WaltzClients
 from pavane_operator.crds.gates import GateSpec
 from pavane_operator.crds.status import Verdict
 from pavane_operator.plan.questions import Question, question
+from pavane_operator.runtime import gates
 from pavane_operator.runtime.gates import GateAsker, Sources
 from tests.api.plane import LEDGER, Plane, plane
 from tests.api.waltz import waltz_cluster
@@ -49,6 +50,7 @@ class Board:
 
     api: Plane
     log: Waltz
+    keeping: asyncio.Task[None]
     events: list[dict[str, Any]] = field(default_factory=list)
 
     async def order(self, number: int, customer: str, cents: int, partition: int = 0) -> str:
@@ -99,7 +101,7 @@ async def board(tmp_path: Path) -> AsyncIterator[Board]:
             keeper.allowed.set()
             keeping = asyncio.create_task(keeper.run(lambda _: None, lambda _: None))
             try:
-                yield Board(api, log)
+                yield Board(api, log, keeping)
             finally:
                 keeping.cancel()
                 await asyncio.wait({keeping})
@@ -312,6 +314,37 @@ async def test_a_gate_asks_a_view_and_takes_nothing_but_one_number_for_an_answer
         assert "at line 1, column 8" in asker.standings[questions["SELECT custmer FROM revenue"]].answer.message
     finally:
         await asker.close()
+
+
+async def test_a_gate_says_nothing_once_views_have_stood_still(
+    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "STALE_MAX_S", 2.0)
+    monkeypatch.setattr(gates, "ASK_S", 0.1)
+    sql = "SELECT count(*) AS n FROM every"
+    for number in (1, 2):
+        await board.query(sql, after=await board.order(number, "ann", 1))
+    (tmp_path / "token").write_text(board.api.token)
+    asker = GateAsker(Sources(None, str(board.api.http.base_url), tmp_path / "token"), now, lambda: None)
+    asked = asked_of("main", sql)
+    try:
+        asker.keep((asked,))
+        await eventually(lambda: _verdict(asker, asked) is Verdict.PASSED, WAIT_S)
+        board.keeping.cancel()
+        await asyncio.wait({board.keeping})
+        for _ in range(5):
+            assert (await board.query(sql))["staleMs"] == 0, "they lack nothing"
+        await board.order(3, "ann", 1)
+        await eventually(lambda: _verdict(asker, asked) is Verdict.INCONCLUSIVE, WAIT_S)
+        assert "lacked rows of their tables" in asker.standings[asked].answer.message
+        assert (await board.query(sql))["staleMs"] > 2000
+    finally:
+        await asker.close()
+
+
+def _verdict(asker: GateAsker, asked: Question) -> Verdict | None:
+    standing = asker.standings.get(asked)
+    return standing.verdict if standing is not None else None
 
 
 def now() -> datetime:

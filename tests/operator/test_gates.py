@@ -152,7 +152,7 @@ def test_prometheus_has_to_give_one_number(told: object, good: bool | None) -> N
 def rows(*found: object, columns: int = 1, kind: str = "int64") -> dict[str, Any]:
     names = [f"c{number}" for number in range(columns)]
     told = [dict.fromkeys(names, value) for value in found]
-    return {"tick": 7, "columns": [{"name": name, "type": kind} for name in names], "rows": told}
+    return {"tick": 7, "staleMs": 900, "columns": [{"name": name, "type": kind} for name in names], "rows": told}
 
 
 @pytest.mark.parametrize(
@@ -178,6 +178,10 @@ def rows(*found: object, columns: int = 1, kind: str = "int64") -> dict[str, Any
         (200, rows({"a": 1}), None),
         (200, [], None),
         (200, {"rows": [{"c0": 1}]}, None),
+        (200, rows(3) | {"staleMs": 30_000}, True),
+        (200, rows(3) | {"staleMs": 30_001}, None),
+        (200, rows(6) | {"staleMs": 30_001}, None),
+        (200, rows(3) | {"staleMs": None}, None),
         (422, {"detail": "1:8: there is no column custmer."}, None),
         (404, {"detail": "There is no ComputeCluster main."}, None),
         (500, "x", None),

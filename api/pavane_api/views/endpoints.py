@@ -107,13 +107,13 @@ async def sql(
     and column in `errors`.
     """
     try:
-        tick, table = await while_heard(request, service.answered(control, namespace, name, asked))
+        found = await while_heard(request, service.answered(control, namespace, name, asked))
     except ClientDisconnect:
         return Response(status_code=CLIENT_GONE)
-    headers = {TICK_HEADER: str(tick)}
+    headers = {TICK_HEADER: str(found.tick)}
     if accept is not None and ARROW in accept:
-        return Response(await asyncio.to_thread(_arrow, table), media_type=ARROW, headers=headers)
-    body = await asyncio.to_thread(_document, tick, table)
+        return Response(await asyncio.to_thread(_arrow, found.rows), media_type=ARROW, headers=headers)
+    body = await asyncio.to_thread(_document, found)
     return Response(body, media_type="application/json", headers=headers)
 
 
@@ -123,11 +123,12 @@ async def bad_rows(control: Shared, _: MayGet, namespace: str, name: str) -> Bad
     return await service.bad_rows(control, namespace, name)
 
 
-def _document(tick: int, table: pa.Table) -> bytes:
+def _document(found: service.Answered) -> bytes:
     document: dict[str, Any] = {
-        "tick": tick,
-        "columns": [{"name": each.name, "type": str(each.type)} for each in table.schema],
-        "rows": [{name: plain(value) for name, value in row.items()} for row in table.to_pylist()],
+        "tick": found.tick,
+        "staleMs": found.stale_ms,
+        "columns": [{"name": each.name, "type": str(each.type)} for each in found.rows.schema],
+        "rows": [{name: plain(value) for name, value in row.items()} for row in found.rows.to_pylist()],
     }
     return json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
 

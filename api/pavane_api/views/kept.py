@@ -5,7 +5,7 @@ The chain in the log is what a view is, so reads are right and possible while no
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 
@@ -19,6 +19,7 @@ from pavane.dataflow.querying import Query
 from pavane.dataflow.ticks import Ticks
 from pavane.dataflow.views import ViewReader, Views
 from pavane.waltz.client import Waltz
+from pavane.waltz.errors import Unavailable as LogUnavailable
 from pavane_api.lending import Pool
 from pavane_api.problems import Conflict, TooLarge, TooManyRequests, Unavailable
 from pavane_api.waltz_clients import WaltzClients
@@ -27,6 +28,7 @@ CLUSTERS_MAX = 16  # whose views are kept; those that were not asked for longest
 BYTES_MAX = 64 * 1024 * 1024  # of all kept views: a sixteenth of what the chart grants the pod
 UPDATES_KEPT = 20_000  # of each view, for reads at earlier ticks and for streams that come back
 BINDINGS_KEPT = 10_000  # ticks of whose time is known
+LAG_S = 1.0  # to ask the log where the partitions of tables end
 LOOK_S = 20.0  # to read what came; callers wait 30 s for an answer
 QUERIES_MAX = 2  # at once: they need a processor each
 SHARE_MAX = 1  # of them, for one namespace, so that a tenant takes nobody else's
@@ -43,6 +45,8 @@ class Kept:
     views: Views
     ticks: Ticks
     bindings: deque[Binding] = field(default_factory=lambda: deque(maxlen=BINDINGS_KEPT))
+    _abreast_ms: int = 0
+    """When the ticks last included all of the tables' partitions."""
     _begun: bool = False
     _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -77,6 +81,21 @@ class Kept:
     def last(self) -> Binding | None:
         """The last tick."""
         return self.bindings[-1] if self.bindings else None
+
+    async def stale_ms(self, tick: int, partitions: Iterable[int], now_ms: int) -> int | None:
+        """Return for how long, at most, views at ``tick`` have lacked a later tick or what no tick includes of the
+        partitions of their tables, as while no pod keeps them; None where the log does not say."""
+        if self.last is None:
+            return None
+        try:
+            async with asyncio.timeout(LAG_S):
+                ends = {partition: await self.log.hwm(partition) for partition in partitions}
+        except (TimeoutError, LogUnavailable):
+            return None
+        if all(self.last.next.get(partition, 0) > end for partition, end in ends.items()):
+            self._abreast_ms = now_ms
+        lacked_ms = max(0, now_ms - max(self._abreast_ms, self.last.wall_ms))
+        return max(lacked_ms, self.lag_ms(tick, now_ms))
 
     def lag_ms(self, tick: int, now_ms: int) -> int:
         """Return for how long a view that is final at ``tick`` has lacked a later one; 0 = it lacks none."""

@@ -70,6 +70,8 @@ class QueryAnswer(StrictDocument):
 
     tick: int
     """The tick at which they are right."""
+    stale_ms: int | None
+    """For how long, at most, the views had lacked rows of their tables then, in ms; null where the log did not say."""
     columns: list[ViewColumn]
     """Their columns."""
     rows: list[dict[str, Any]]

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any
@@ -121,8 +122,17 @@ async def listed(control: Control, namespace: str, name: str) -> ViewInfos:
         return ViewInfos(tick=last, bad_rows=said.get("badRows"), items=items)
 
 
-async def answered(control: Control, namespace: str, name: str, asked: QueryRequest) -> tuple[int, pa.Table]:
-    """Return the tick and the rows of a query. Raises problems."""
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The rows of a query, and how old they are."""
+
+    tick: int
+    stale_ms: int | None
+    rows: pa.Table
+
+
+async def answered(control: Control, namespace: str, name: str, asked: QueryRequest) -> Answered:
+    """Answer a query. Raises problems."""
     try:
         query = await asyncio.to_thread(Query, asked.sql)
         async with views_of(control, namespace, name) as (cluster, kept), control.queries.admitted(namespace) as answer:
@@ -135,7 +145,8 @@ async def answered(control: Control, namespace: str, name: str, asked: QueryRequ
                     await _later(kept)
             tick = tick if asked.as_of is None else asked.as_of
             contents = {each: _at(kept, each, tick) for each in names}
-            return tick, await answer(query, partial(kept.views.tables, contents))
+            stale_ms = await kept.stale_ms(tick, cluster.partitions, time.time_ns() // 1_000_000)
+            return Answered(tick, stale_ms, await answer(query, partial(kept.views.tables, contents)))
     except TimeoutError as error:
         if missing:
             raise Unavailable(

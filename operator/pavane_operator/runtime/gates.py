@@ -37,6 +37,8 @@ ASKED_AT_ONCE_MAX = 16
 """Pods that are asked for one resource at the same time; there may be up to a thousand."""
 ROUND_S = 20.0
 """For all pods together; below the silence that begins the time of a gate anew."""
+STALE_MAX_S = 30.0
+"""Views that have lacked rows for longer stand still, and say nothing; up to 10 s lie between two ticks of some."""
 VALUE_MAX_CHARACTERS = 64
 """Of what was found: a number or a word, not a page."""
 NUMERIC = re.compile(r"u?int(8|16|32|64)|float|double|decimal(128|256)\(\d+, -?\d+\)")
@@ -223,7 +225,10 @@ def selected(gate: SqlGate, answer: asking.Answer) -> Answer:
         told = answer.json()
         if not answer.good:
             return Answer(None, message=f"{who} answered {answer.status}{_why_not(answer.status, told)}")
-        columns, rows = told["columns"], told["rows"]
+        columns, rows, stale_ms = told["columns"], told["rows"], told["staleMs"]
+        if stale_ms is None or stale_ms > STALE_MAX_S * 1000:
+            age = "nobody knows how long" if stale_ms is None else f"up to {stale_ms / 1000:.0f} s"
+            return Answer(None, message=f"{who} answered from views that have lacked rows of their tables for {age}")
         if len(columns) != 1 or len(rows) != 1:
             much = f"{len(rows)} rows of {len(columns)} columns"
             return Answer(None, message=f"{who} answered with {much}: the query has to give one number")
