@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pavane_cli import output, preflight
-from pavane_cli.commands.resources import MANAGER, is_current, read_documents, summary
+from pavane_cli.commands.resources import COORDINATOR, MANAGER, is_current, read_documents, summary
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.live import LiveView
 from pavane_cli.target import Where, kubeconfig_token, signing_in
@@ -98,9 +98,11 @@ async def _serve(
             loop.add_signal_handler(number, on_signal)
     async with local_cluster(settings) as local:
         _greet(local, say)
+        former = _current(local.cluster)
         places = [await _apply(local.cluster, document) for document in documents]
         if settings.platform_pods:
             places += [("pods", SYSTEM, name) for name in ("pavane-operator", "pavane-api")]
+            places += former - {*places}
         async with asyncio.TaskGroup() as group:
             view = LiveView(sys.stdout)
             follower = group.create_task(_show_progress(local.cluster, say, view))
@@ -117,6 +119,12 @@ def _greet(local: LocalCluster, say: Callable[[str], None]) -> None:
     say(f"The local cluster is up (pid {os.getpid()}). For kubectl and names in the cluster:")
     say(f"  export KUBECONFIG={local.kubeconfig}")
     say(f"  export PAVANE_HOSTS_FILE={local.folder / 'hosts' / 'default'}")
+
+
+def _current(cluster: Cluster) -> set[Place]:
+    """Return the resources that were Ready when the cluster was stopped: what else was not is not waited for."""
+    kinds = [each for each in cluster.registry.values() if each.group == OUR_GROUP]
+    return {(kind.key, *name_of(each)) for kind in kinds for each in cluster.list(kind.key) if is_current(each)}
 
 
 async def _apply(cluster: Cluster, document: dict[str, Any]) -> Place:
@@ -179,7 +187,8 @@ def dashboard_link(local: LocalCluster) -> str | None:
 def blockers(cluster: Cluster, places: list[Place]) -> list[str]:
     """Say of each object that is not Ready what it waits for; kinds without readiness count as Ready.
 
-    After a restart the status of an object may be of its former life, so its pods are looked at as well.
+    After a restart the status of an object may be of its former life, so its pods are looked at as well. Of a
+    Coordinator the pod that leads is ready, and the others wait.
     """
     waits = []
     for place in places:
@@ -191,7 +200,8 @@ def blockers(cluster: Cluster, places: list[Place]) -> list[str]:
         elif place[0].endswith(f".{OUR_GROUP}"):
             pods = _pods(cluster, place[1], {"app.kubernetes.io/instance": place[2]})
             unready = [_pod_line(pod) for pod in pods if not is_ready(pod)]
-            waits += unready if is_current(found) else [f"{found['kind']} {summary(found)}"]
+            leads = found["kind"] == COORDINATOR and len(unready) < len(pods)
+            waits += [f"{found['kind']} {summary(found)}"] if not is_current(found) else [] if leads else unready
         elif place[0] == "statefulsets.apps":
             pods = _pods(cluster, place[1], found["spec"]["selector"]["matchLabels"])
             ready = sum(is_ready(pod) for pod in pods)

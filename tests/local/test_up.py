@@ -18,12 +18,14 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from pavane_local.controllers.loop import is_ready
 from pavane_local.folder import holder
 from pavane_operator.kube import KubeClient, KubeError, Target
 from pavane_operator.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, PODS, STATEFUL_SETS
 from tests.local.node import eventually
 from tests.services.disks import no_file_beyond
 
+BANK = (Path(__file__).parents[2] / "examples" / "bank" / "bank.py").read_text(encoding="utf-8")
 FILES = 200  # that `pavane up` may open
 
 # Holds a lock while it runs: a second process of the same identity would write "double".
@@ -284,6 +286,29 @@ async def test_operator_and_control_plane_are_pods(cli: Cli) -> None:
     assert any(place.suffix == ".log" and place.name != "up.log" for place in places), "what pods print"
     assert [place for place in places if not place.is_symlink() and place.lstat().st_mode & 0o077] == []
     assert cli.processes() == []
+
+
+async def test_what_the_folder_holds_is_ready_too_before_all_is(cli: Cli) -> None:
+    """Of two pods of a Coordinator one is ready; a resource that was not Ready is not waited for."""
+    (may_start := cli.place / "may-start").touch()
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(may_start)!r}).exists():\n    time.sleep(0.1)\n"
+    application = {"command": ["pavane", "ambrosia", "run", "bank:Account"], "files": "bank"}
+    data = {"bank.py": BANK.replace("from pavane", f"{waits}from pavane", 1)}
+    files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bank"}, "data": data}
+    spec = {"application": application, "storage": {"size": "16Mi"}, "replicas": 2}
+    account = {"apiVersion": "pavane.dev/v1alpha1", "kind": "Coordinator", "metadata": {"name": "acct"}, "spec": spec}
+    lost = {**account, "metadata": {"name": "lost"}, "spec": {**spec, "application": {**application, "files": "none"}}}
+    assert "All is Ready" in cli("up", "--detach", cli.write(files, account))
+    async with cli.client() as client:
+        pods = (await client.list_all(PODS, "default", labels="app.kubernetes.io/instance=acct")).items
+    assert [is_ready(each) for each in sorted(pods, key=is_ready)] == [False, True]
+    cli("apply", "--file", cli.write(lost))
+    cli("down")
+    may_start.unlink()
+    said = cli("up", "--detach", "--timeout", "1", code=5)
+    assert "acct-instance-g1-0" in said
+    assert "lost" not in said
+    cli("down")
 
 
 async def test_no_number_of_connections_ends_a_cluster_of_few_files(cli: Cli) -> None:
