@@ -168,6 +168,8 @@ class MemoryFile:
 class MemoryFolder:
     """``Folder`` on a ``MemoryDisk``."""
 
+    needs_loop = False
+
     def __init__(self, disk: MemoryDisk, path: str) -> None:
         self._disk = disk
         self._path = path

@@ -43,6 +43,8 @@ from pavane.ambrosia.wire.records import LogRecord
 from pavane.runtime.adapter import CoreAdapter
 from pavane.runtime.certificates import Certificates
 from pavane.runtime.keepalive import notice_silence
+from pavane.wal.times import SyncTimes
+from pavane.wal.writer import HERE_BYTES, HERE_S
 from pavane.wire import RemoteProtocolError
 
 LINK_CONNECT_S = 5.0
@@ -106,6 +108,7 @@ class CoordinatorRunner:
         self._tls = tls
         self._storage: deque[Storage] = deque()
         self._storing = False
+        self._times = SyncTimes()
         self._to_store: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = Thread(target=self._store, name="ambrosia-storage", daemon=True)
         self._thread.start()
@@ -226,24 +229,28 @@ class CoordinatorRunner:
         self._timers.add(handle)
 
     def _persist(self) -> None:
-        """Have the storage thread do what comes next, unless it is at work."""
+        """Do what comes next, unless something is under way: small records here, where the disk is quick, else by the
+        storage thread (docs/specs/raft.md 13.4)."""
         if self._storing or not self._storage:
             return
         self._storing = True
-        self._to_store.put(partial(self._carry_out, self._storage.popleft(), self._tracing.now_ns()))
+        effect, began_ns = self._storage.popleft(), self._tracing.now_ns()
+        small = isinstance(effect, Append) and sum(map(len, effect.parts)) <= HERE_BYTES
+        work = partial(self.store.carry_out, effect)
+        if small:
+            work = partial(self._times.timed, work)
+        if small and not self.store.folder.needs_loop and self._times.are_below(HERE_S):
+            self._adapter.call(partial(self._stored, effect, began_ns, _error_of(work)))
+        else:
+            self._to_store.put(partial(self._carry_out, work, effect, began_ns))
 
     def _store(self) -> None:
         while (work := self._to_store.get()) is not None:
             work()
             del work  # while nothing comes, what was written is not to be held here
 
-    def _carry_out(self, effect: Storage, began_ns: int) -> None:
-        error: Exception | None = None
-        try:
-            self.store.carry_out(effect)
-        except Exception as failure:
-            error = failure
-        self._adapter.call_from_thread(partial(self._stored, effect, began_ns, error))
+    def _carry_out(self, work: Callable[[], None], effect: Storage, began_ns: int) -> None:
+        self._adapter.call_from_thread(partial(self._stored, effect, began_ns, _error_of(work)))
 
     def _stored(self, effect: Storage, began_ns: int, error: Exception | None, _: float) -> None:
         if isinstance(error, OSError):
@@ -549,6 +556,14 @@ def _settle(future: Future[Result], work: Callable[[], Result]) -> None:
             future.set_result(work())
         except BaseException as error:  # whoever waits gets it
             future.set_exception(error)
+
+
+def _error_of(work: Callable[[], None]) -> Exception | None:
+    try:
+        work()
+    except Exception as error:
+        return error
+    return None
 
 
 def _read_some(replay: Replay, check: Callable[[], None] | None) -> tuple[list[LogRecord], bool]:

@@ -47,6 +47,8 @@ class PartitionFolder(DiskFolder):
     the tenure's ``check`` raises for who was overtaken, and ``FatalError`` 4 on a partition that holds anything else.
     """
 
+    needs_loop = True
+
     def __init__(self, log: Waltz, partition: int, mirror: Path, owner: str) -> None:
         shutil.rmtree(mirror, ignore_errors=True)  # what a former process had read
         super().__init__(mirror)

@@ -56,6 +56,9 @@ class File(Protocol):
 class Folder(Protocol):
     """A folder of files; changes of names are durable after ``sync``."""
 
+    needs_loop: bool
+    """Whether writing waits for the event loop, so that it must not be done there."""
+
     def names(self) -> list[str]:
         """Return the names of the files, sorted."""
         ...
@@ -193,6 +196,8 @@ class DiskFile:
 
 class DiskFolder:
     """``Folder`` over a directory, which is made (durably) if it is missing."""
+
+    needs_loop = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
