@@ -19,6 +19,7 @@ LOCK := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.1
   --no-emit-index-url --no-emit-find-links --output-file
 BASE_IMAGE ?= python:3.11-slim
 IMAGE_PYTHON ?= 3.11
+SBOM ?= build
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench test-kills demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image image-spark images
@@ -216,6 +217,12 @@ image: build/wheels/.complete ## container image pavane:VERSION, or with ROLE=op
 
 image-spark: build/spark/.complete ## container image pavane-spark:VERSION: that of everything, and Spark
 	$(MAKE) image IMAGE=$(IMAGE)-spark TARGET=spark ROLE=
+
+# One entry for each name, version and hash of the lock files: what an image may install; those of a role install a part.
+sbom: setup ## what the images install, as CycloneDX: build/pavane.cdx.json, build/pavane-spark.cdx.json
+	@mkdir -p $(SBOM)
+	$(BIN)/cyclonedx-py requirements requirements/image.lock --pyproject pyproject.toml --output-reproducible -o $(SBOM)/pavane.cdx.json
+	$(BIN)/cyclonedx-py requirements requirements/spark.lock --pyproject pyproject.toml --output-reproducible -o $(SBOM)/pavane-spark.cdx.json
 
 images: ## all four images without Spark
 	$(MAKE) image

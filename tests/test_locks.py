@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -82,3 +85,16 @@ def test_set_up_image_and_ci_install_only_what_is_locked(file: str, count: int) 
     free = [line for line in lines if not any(each in line for each in BY_HASH)]
     assert [line for line in free if ATHERIS not in line] == []
     assert len(lines) - len(free) == count, lines
+
+
+def test_the_bill_of_materials_names_what_the_locks_hold(tmp_path: Path) -> None:
+    make = ["make", "--silent", "sbom", f"SBOM={tmp_path}", f"VENV={Path(sys.executable).parents[1]}"]
+    subprocess.run(make, cwd=ROOT, check=True, timeout=120)
+    for file, lock in (("pavane", "image"), ("pavane-spark", "spark")):
+        told = json.loads((tmp_path / f"{file}.cdx.json").read_text(encoding="utf-8"))
+        whole = told["metadata"]["component"]
+        assert (whole["name"], whole["version"]) == ("pavane", PROJECT["project"]["version"])
+        assert {canonicalize_name(each["name"]): each["version"] for each in told["components"]} == pins(lock)
+        assert all(each["purl"].startswith("pkg:pypi/") for each in told["components"])
+        places = [place for each in told["components"] for place in each["externalReferences"]]
+        assert all(place["hashes"][0]["alg"] == "SHA-256" for place in places)
