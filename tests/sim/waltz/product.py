@@ -17,9 +17,9 @@ class Unmarked(Directory):
     """Does not look at the mark of what was acknowledged."""
 
     def _partition(
-        self, number: int, control: Slots, mark: Slots, values: Sequence[int], marked: bool
+        self, number: int, slots: tuple[Slots, Slots], values: Sequence[int], marked: bool
     ) -> PartitionFiles:
-        return super()._partition(number, control, mark, values, False)
+        return super()._partition(number, slots, values, False)
 
 
 class Unfenced(Node):

@@ -10,7 +10,7 @@ from pavane.waltz.core.replica import Replica
 from pavane.waltz.core.session import StoreSession
 from pavane.waltz.state import recovery
 from pavane.waltz.state.recovery import NEVER, Info, Member, Plan
-from pavane.waltz.state.store import PartitionStore
+from pavane.waltz.storage.directory import PartitionFiles
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.blobs import UNRESOLVED
 from tests.sim.waltz.story import Story, record, session_of
@@ -65,7 +65,7 @@ def test_a_replica_that_was_stamped_above_the_decision_takes_part(rule: bool, mo
 
     set_info = Node._set_info
 
-    def strict(self: Node, files: PartitionStore, session: int, lwm: int) -> None:
+    def strict(self: Node, files: PartitionFiles, session: int, lwm: int) -> None:
         if lwm < files.info.lwm:
             raise OSError("a low-water mark never falls")
         set_info(self, files, session, lwm)

@@ -5,10 +5,13 @@ Nothing here looks at sessions, so nothing here fences an owner.
 
 import json
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
-from pavane.waltz.state.store import Damaged, NodeStore, Refused, assigned
+from pavane.waltz.state.store import Damaged, Refused
 from pavane.waltz.wire import storage as s
+
+if TYPE_CHECKING:
+    from pavane.waltz.storage.directory import Directory
 
 Request = (
     s.SetAvailable
@@ -23,7 +26,7 @@ Request = (
 class Admin:
     """The admin side of the node that keeps its partitions in ``store``; ``counters`` are told with the metrics."""
 
-    def __init__(self, store: NodeStore, counters: Callable[[], dict[str, int]] = dict) -> None:
+    def __init__(self, store: "Directory", counters: Callable[[], dict[str, int]] = dict) -> None:
         self._store = store
         self._counters = counters
 
@@ -44,10 +47,10 @@ class Admin:
                 return s.AdminSuccess(request.seq)
             case s.AdminRecordListRequest():
                 count = max(0, min(request.count, s.RECORDS_MAX))
-                records = assigned(self._store, request.partition).read(request.txid, count)
+                records = self._store.files(request.partition).read(request.txid, count)
                 return s.AdminRecordListResponse(request.seq, request.partition, tuple(records))
             case s.AdminSessionInfoRequest():
-                info = assigned(self._store, request.partition).info
+                info = self._store.files(request.partition).info
                 return s.AdminSessionInfoResponse(request.seq, request.partition, *info)
             case s.MetricsRequest():
                 return s.MetricsResponse(request.seq, json.dumps(self._metrics()))
@@ -58,7 +61,7 @@ class Admin:
                 assert_never(request)
 
     def _set_available(self, request: s.SetAvailable) -> None:
-        changed = [assigned(self._store, number) for number in request.partitions]
+        changed = [self._store.files(number) for number in request.partitions]
         for files in changed:
             if request.available and files.fault:
                 raise Refused(f"partition {files.number} cannot be used: {files.fault}")

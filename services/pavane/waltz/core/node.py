@@ -5,12 +5,15 @@ syncs. Answers are handed over only when everything that they say is on disk.
 """
 
 from collections.abc import Sequence
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 from zlib import crc32
 
-from pavane.waltz.state.store import Damaged, NodeStore, PartitionStore, Refused, SessionInfo, assigned
+from pavane.waltz.state.store import Damaged, Refused, SessionInfo
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.storage import CopyState, RepairStep
+
+if TYPE_CHECKING:  # it is given them, and makes none: what it does is the same on any disk
+    from pavane.waltz.storage.directory import Directory, PartitionFiles
 
 DISK_RESERVE_BYTES = 256 * 1024 * 1024  # below it appends are refused while there is still room to write marks
 
@@ -32,7 +35,7 @@ Request = (
 class Node:
     """Storage of one cluster."""
 
-    def __init__(self, store: NodeStore, *, disk_reserve_bytes: int = DISK_RESERVE_BYTES) -> None:
+    def __init__(self, store: "Directory", *, disk_reserve_bytes: int = DISK_RESERVE_BYTES) -> None:
         self._store = store
         self._reserve = disk_reserve_bytes
         self._newest: dict[int, int] = {}
@@ -48,7 +51,7 @@ class Node:
 
     def execute(self, messages: Sequence[Request]) -> list[Any]:
         """Carry out messages in order and return their answers, which are durable."""
-        touched: dict[int, PartitionStore] = {}
+        touched: dict[int, PartitionFiles] = {}
         self._keep_fences(messages)
         answers = []
         for message in messages:
@@ -81,10 +84,10 @@ class Node:
         if raised:
             self._store.sync_marks()
 
-    def _carry_out(self, message: Request, touched: dict[int, PartitionStore]) -> Any:
+    def _carry_out(self, message: Request, touched: dict[int, "PartitionFiles"]) -> Any:
         head = message.head
         offline = getattr(message, "offline", False)
-        files = assigned(self._store, head.partition)
+        files = self._store.files(head.partition)
         if isinstance(message, s.Repair):
             return self._repair(head, files, message.step)
         if isinstance(message, s.RecordListRequest) and files.state is CopyState.DAMAGED:
@@ -122,7 +125,7 @@ class Node:
             case _:
                 assert_never(message)
 
-    def _repair(self, head: s.Head, files: PartitionStore, step: int) -> s.Repaired:
+    def _repair(self, head: s.Head, files: "PartitionFiles", step: int) -> s.Repaired:
         """Carry out what only the newest session may ask for: it saw that a majority is whole without this copy."""
         self._check_session(head, files)
         state = files.state
@@ -136,12 +139,12 @@ class Node:
             self._rebuilt_by[head.partition] = head.session
         return s.Repaired(head, files.state, *files.info, files.fault)
 
-    def _check_session(self, head: s.Head, files: PartitionStore) -> None:
+    def _check_session(self, head: s.Head, files: "PartitionFiles") -> None:
         newest = max(self._newest.get(head.partition, -1), files.fence)
         if head.session != newest:
             raise Refused(f"session id has changed: {head.session} was sent, {newest} is the newest")
 
-    def _check(self, head: s.Head, files: PartitionStore, *, offline: bool) -> None:
+    def _check(self, head: s.Head, files: "PartitionFiles", *, offline: bool) -> None:
         if offline:
             if files.available:
                 raise Refused(f"partition {head.partition} is in use: make it unavailable first")
@@ -153,7 +156,7 @@ class Node:
             raise Refused(f"partition {head.partition} is unavailable: {files.fault or 'switched off'}")
         self._check_session(head, files)
 
-    def _set_info(self, files: PartitionStore, session: int, lwm: int) -> None:
+    def _set_info(self, files: "PartitionFiles", session: int, lwm: int) -> None:
         info, last = files.info, files.max_txid
         if session < info.session:
             raise Refused(f"session {session} is older than the stored one, {info.session}")
@@ -163,7 +166,7 @@ class Node:
             raise Refused(f"low-water mark {lwm} is below that of this session, {info.lwm}")
         files.set_info(SessionInfo(session, lwm, last))
 
-    def _append(self, files: PartitionStore, records: Sequence[s.Record]) -> None:
+    def _append(self, files: "PartitionFiles", records: Sequence[s.Record]) -> None:
         size = sum(len(record.data) for record in records)
         lacks = self._store.free_bytes() - size < self._reserve
         self.lacking_bytes = size if lacks else 0
@@ -178,7 +181,7 @@ class Node:
             files.append(records)
 
 
-def _headers(files: PartitionStore, txid: int, count: int) -> list[s.RecordHeader]:
+def _headers(files: "PartitionFiles", txid: int, count: int) -> list[s.RecordHeader]:
     """Return the headers of as many records as fit one answer, for it reads and checks all of these."""
     records = files.read(txid, min(count, s.RECORDS_MAX))
     return [s.RecordHeader(record.txid, record.reqid, record.header) for record in records]

@@ -5,11 +5,10 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 from uuid import UUID
 
 from pavane.wal.files import File, Folder
-from pavane.waltz.state.store import Damaged, Kept, SessionInfo
+from pavane.waltz.state.store import Damaged, Kept, Refused, SessionInfo
 from pavane.waltz.storage import layout
 from pavane.waltz.storage.clock import Clock
 from pavane.waltz.storage.expiry import first_by_age, first_by_size
@@ -51,10 +50,10 @@ class Directory:
         segment_bytes: int = SEGMENT_BYTES,
         clock: Clock | None = None,
     ) -> None:
-        self._clock = clock or Clock()
-        self._folder = folder
-        self._key = key
-        self._segment_bytes = segment_bytes
+        self.clock = clock or Clock()
+        self.folder = folder
+        self.key = key
+        self.segment_bytes = segment_bytes
         self.partitions = partitions
         """How many there are; those of an existing folder, as long as nobody lets it grow."""
         self._begun: int | None = None  # the first of those that growth has made and not assigned yet
@@ -69,7 +68,7 @@ class Directory:
             if (values := control.read()) is None:
                 raise ForeignDirectory(f"{layout.CONTROL_FILE}: both entries of partition {number} are broken")
             if values[3] & layout.FLAG_ASSIGNED:
-                self._open[number] = self._partition(number, control, mark, values, had_marks)
+                self._open[number] = self._partition(number, (control, mark), values, had_marks)
         self._lengthen(partitions)
 
     def grow(self, partitions: int) -> bool:
@@ -109,6 +108,12 @@ class Directory:
         """Return a partition that is assigned to this node."""
         return self._open.get(number)
 
+    def files(self, number: int) -> "PartitionFiles":
+        """Return a partition that is assigned to this node; raises ``Refused`` if it is none."""
+        if (found := self._open.get(number)) is None:
+            raise Refused(f"partition {number} is not assigned to this storage node")
+        return found
+
     def assigned(self) -> list["PartitionFiles"]:
         """Return the partitions of this node."""
         return list(self._open.values())
@@ -122,7 +127,7 @@ class Directory:
             control.read()
             values = (-1, -1, -1, layout.FLAG_AVAILABLE | layout.FLAG_ASSIGNED)
             control.put(*values)
-            self._open[number] = self._partition(number, control, mark, values, True)
+            self._open[number] = self._partition(number, (control, mark), values, True)
 
     def unassign(self, number: int, *, delete_files: bool) -> None:
         """Take a partition away, durably, with its files or without.
@@ -146,7 +151,7 @@ class Directory:
     def check_files(self) -> None:
         """Raise ``FileNotFoundError`` if somebody has emptied the folder: what is written here would be lost."""
         try:
-            names = self._folder.names()
+            names = self.folder.names()
         except OSError as error:
             if error.errno in LACKING:
                 return
@@ -157,7 +162,7 @@ class Directory:
 
     def free_bytes(self) -> int:
         """Return what the file system has left."""
-        return self._folder.free_bytes()
+        return self.folder.free_bytes()
 
     def close(self) -> None:
         """Make the marks durable and close all files, also if that fails."""
@@ -175,29 +180,21 @@ class Directory:
         return Slots(self._control, at + 4, layout.CONTROL_LAYOUT), mark
 
     def _partition(
-        self, number: int, control: Slots, mark: Slots, values: Sequence[int], marked: bool
+        self, number: int, slots: tuple[Slots, Slots], values: Sequence[int], marked: bool
     ) -> "PartitionFiles":
-        return PartitionFiles(
-            self._folder.folder(str(number)),
-            number,
-            self._key,
-            control=(control, values),
-            marks=(self, mark, marked),
-            segment_bytes=self._segment_bytes,
-            clock=self._clock,
-        )
+        return PartitionFiles(self, number, slots, values, marked=marked)
 
     def _open_control(self) -> File:
-        head = layout.CONTROL_HEAD.pack(0, time.time_ns() // 1_000_000, self._key.bytes, self.partitions)
+        head = layout.CONTROL_HEAD.pack(0, time.time_ns() // 1_000_000, self.key.bytes, self.partitions)
         entry = first_image(layout.CONTROL_LAYOUT, (-1, -1, -1, layout.FLAG_AVAILABLE), (-1, 0), ())
         body = b"".join(number.to_bytes(4, "big") + entry for number in range(self.partitions))
         file, found = self._whole(layout.CONTROL_FILE, head, body)
         version, _, key, partitions = layout.CONTROL_HEAD.unpack_from(found)
-        if (version, key) != (0, self._key.bytes):
+        if (version, key) != (0, self.key.bytes):
             file.close()
             raise ForeignDirectory(
-                f"{self._folder}: {layout.CONTROL_FILE} "
-                f"belongs to cluster {UUID(bytes=key)} with {partitions} partitions, not to {self._key}: "
+                f"{self.folder}: {layout.CONTROL_FILE} "
+                f"belongs to cluster {UUID(bytes=key)} with {partitions} partitions, not to {self.key}: "
                 "give this node an empty one. "
                 "If the log was deleted and made again, delete it and the volumes of the former one"
             )
@@ -205,18 +202,18 @@ class Directory:
         return file
 
     def _open_marks(self) -> File:
-        head = _MARK_HEAD.pack(_MARK_MAGIC, _MARK_VERSION, self._key.bytes, self.partitions)
+        head = _MARK_HEAD.pack(_MARK_MAGIC, _MARK_VERSION, self.key.bytes, self.partitions)
         image = first_image(layout.MARK_LAYOUT, (-1, -1, layout.SOUND), (-1, 0), (0,))
         file, found = self._whole(layout.MARK_FILE, head, image * self.partitions)
         # It grows first, so a crash may have left it longer than the control file.
         if found[: len(head) - 4] != head[:-4] or found[len(head) - 4 : len(head)] < head[-4:]:
             file.close()
-            raise ForeignDirectory(f"{self._folder}: {layout.MARK_FILE} belongs to another cluster")
+            raise ForeignDirectory(f"{self.folder}: {layout.MARK_FILE} belongs to another cluster")
         return file
 
     def _whole(self, name: str, head: bytes, body: bytes) -> tuple[File, bytes]:
         """Open a file that has a header, or make it: the header comes last, so a file that has one is whole."""
-        file = self._folder.open(name) if name in self._folder.names() else self._folder.create(name)
+        file = self.folder.open(name) if name in self.folder.names() else self.folder.create(name)
         found = file.read(0, layout.HEADER_BYTES)
         if len(found) < layout.HEADER_BYTES or not any(found):
             file.truncate(0)
@@ -225,23 +222,24 @@ class Directory:
             found = head.ljust(layout.HEADER_BYTES, b"\0")
             file.overwrite(0, found)
             file.sync()
-            self._folder.sync()
+            self.folder.sync()
         return file, found
 
 
 class PartitionFiles:
-    """One partition: segments, control entry and mark. Implements ``pavane.waltz.state.store.PartitionStore``."""
+    """One partition's log on a disk: segments, control entry and mark.
+
+    Every method may raise ``OSError``; reads raise ``Damaged``.
+    """
 
     def __init__(
         self,
-        folder: Folder,
+        directory: Directory,
         number: int,
-        key: UUID,
+        slots: tuple[Slots, Slots],
+        values: Sequence[int],
         *,
-        control: tuple[Slots, Sequence[int]],
-        marks: tuple[Any, Slots, bool],
-        segment_bytes: int,
-        clock: Clock,
+        marked: bool,
     ) -> None:
         self.number = number
         self._rebuilds = 0
@@ -249,16 +247,16 @@ class PartitionFiles:
         self._rebuilt_ms = 0
         self.mended = ""
         """What was wrong with the copy when it was last rebuilt."""
-        self._folder = folder
-        self._key = key
-        self._segment_bytes_most = self._segment_bytes = segment_bytes
+        self._directory = directory
+        self._folder = directory.folder.folder(str(number))
+        self._key = directory.key
+        self._segment_bytes = directory.segment_bytes
         self._segment_ms = -1
         """After which a segment is followed by a new one; -1: never for that."""
-        self._clock = clock
-        self._control, values = control
+        self._clock = directory.clock
+        self._control, self.mark_slots = slots
         self.info = SessionInfo(values[0], values[1], values[2])
         self._flags = values[3]
-        self._directory, self.mark_slots, marked = marks
         found = self.mark_slots.read()
         self.fence = max(self.info.session, found[0] if found is not None else -1)
         self.mark = found[1] if found is not None and marked else self.info.local_lwm
@@ -278,7 +276,7 @@ class PartitionFiles:
 
     @property
     def available(self) -> bool:
-        """Whether the partition may be used."""
+        """Whether the partition may be used; a damaged one may not."""
         return not self.fault and bool(self._flags & layout.FLAG_AVAILABLE)
 
     @property
@@ -338,7 +336,7 @@ class PartitionFiles:
             raise
 
     def begin_sync(self) -> None:
-        """Have what was appended written soon."""
+        """Have what was appended written soon: the ``sync`` of several partitions then costs one commit."""
         self._segments[-1].begin_sync()
 
     def sync(self) -> None:
@@ -385,7 +383,7 @@ class PartitionFiles:
 
         Return what is left, and from where on this node would keep it by size and age.
         """
-        self._segment_bytes = self._segment_bytes_most
+        self._segment_bytes = self._directory.segment_bytes
         if bytes_max >= 0:
             self._segment_bytes = min(self._segment_bytes, bytes_max // SEGMENTS_KEPT)
         self._segment_ms = age_ms_max // SEGMENTS_KEPT if age_ms_max >= 0 else -1
