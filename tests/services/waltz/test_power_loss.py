@@ -3,7 +3,7 @@
 import errno
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from uuid import UUID
 
 import pytest
@@ -400,3 +400,117 @@ def test_a_sync_that_failed_when_a_segment_was_full_is_not_tried_again(
     assert failures
     assert all(isinstance(answer, s.Failure) for answer in answers)
     assert files.fault.startswith("a sync failed: [Errno 5]")
+
+
+def failing_sync(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one sync of a file fail as a kernel does: what it was to write stays readable, and is never written."""
+    sync, count = MemoryFile.sync, [0]
+
+    def counted(file: MemoryFile) -> None:
+        count[0] += 1
+        if count[0] == step:
+            file._content.forget_changes()
+            raise OSError(errno.EIO, "Input/output error")
+        sync(file)
+
+    monkeypatch.setattr(MemoryFile, "sync", counted)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_process_behind_a_failed_sync_tells_only_what_survives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process reads from the kernel's cache what never reached the disk: it says nothing that a cut undoes."""
+    request, _ = OPERATIONS[name]
+    for step in range(1, STEPS_MAX):
+        for draw in range(DRAWS):
+            disk = MemoryDisk()
+            _, node = prepared(disk)
+            failed = True
+            with monkeypatch.context() as patch, suppress(OSError):  # of a fence: then the process ends
+                failing_sync(step, patch)
+                node.arrive(request.head)
+                failed = isinstance(node.execute([request])[0], s.Failure)
+            again = opened(disk).partition(0)
+            assert again is not None
+            assert again.available
+            told = again.info, again.fence, again.read(9, 100), again.max_txid
+            disk.crash(random.Random(1000 * step + draw))
+            files = opened(disk).partition(0)
+            assert files is not None
+            assert (files.info, files.fence, files.read(9, 100), files.max_txid) == told, (step, draw, files.fault)
+        if not failed:
+            return
+    raise AssertionError("it never ends")
+
+
+def test_a_folder_whose_making_failed_is_begun_durably_by_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(1, STEPS_MAX):
+        disk = MemoryDisk()
+        with monkeypatch.context() as patch:
+            failing_sync(step, patch)
+            try:
+                opened(disk)
+                failed = False
+            except OSError:
+                failed = True
+        node = Node(opened(disk), disk_reserve_bytes=0)
+        node.arrive(head())
+        assert node.execute([s.Append(head(), (record(0),), False)]) == [s.Success(head())]
+        disk.crash(random.Random(step))
+        files = opened(disk).partition(0)
+        assert files is not None
+        assert (files.fault, files.max_txid, files.fence) == ("", 0, 1)
+        if not failed:
+            return
+    raise AssertionError("it never ends")
+
+
+def test_a_segment_whose_header_was_not_written_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append that finds no room, or a disk that failed once, is sent again: its segment must not lack its header."""
+    disk = MemoryDisk()
+    directory, node = prepared(disk)
+    files = directory.partition(0)
+    assert files is not None
+    last = files.max_txid
+    while not files.is_full():
+        last += 1
+        assert node.execute([s.Append(head(), (record(last),), False)]) == [s.Success(head())]
+    sync, failures = MemoryFile.sync, list[MemoryFile]()
+
+    def fail_once(file: MemoryFile) -> None:
+        name = f"{last + 1:019d}.seg"
+        made = disk.folder("0").content(name) if name in disk.folder("0").names() else None
+        if not failures and file._content is made:
+            failures.append(file)
+            file._content.forget_changes()
+            raise OSError(errno.EIO, "Input/output error")
+        sync(file)
+
+    monkeypatch.setattr(MemoryFile, "sync", fail_once)
+    following = s.Append(head(), (record(last + 1),), False)
+    answers = node.execute([following]) + node.execute([following])
+    assert failures
+    assert isinstance(answers[0], s.Failure)
+    assert answers[1] == s.Success(head())
+    directory.sync_marks()
+    disk.crash(random.Random(1))
+    again = opened(disk).partition(0)
+    assert again is not None
+    assert (again.fault, again.max_txid) == ("", last + 1)
+
+
+def test_a_tool_cannot_write_to_a_copy_of_which_no_segment_is_there() -> None:
+    """It is told so, and the storage node goes on with its other partitions."""
+    disk = MemoryDisk()
+    directory, _ = prepared(disk)
+    directory.close()
+    first, *_ = disk.folder("0").names()
+    disk.folder("0").remove(first.replace("idx", "seg"))
+    directory = Directory(disk.folder(), KEY, 2, segment_bytes=SEGMENT_BYTES)
+    directory.assign([1])
+    node = Node(directory, disk_reserve_bytes=0)
+    node.arrive(s.Head(5, 1, 1))
+    tail = s.Append(head(), (record(0),), True)
+    other = s.Append(s.Head(5, 1, 1), (record(0),), False)
+    found = node.execute([tail, s.SetLowWaterMark(head(), 0, True), other])
+    assert [type(each) for each in found] == [s.Failure, s.Failure, s.Success]
+    assert "the first segment there is begins with" in found[0].message

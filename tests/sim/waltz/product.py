@@ -1,6 +1,5 @@
 """What of the product a simulation switches on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +7,6 @@ from pavane.waltz.core.node import Node
 from pavane.waltz.core.retention import KEEP_ALL, Policy
 from pavane.waltz.storage import Directory
 from pavane.waltz.storage.directory import PartitionFiles
-from pavane.waltz.storage.slots import Slots
 
 SEGMENT_BYTES, SEGMENT_BYTES_TRIMMED = 3000, 1000  # so that logs have several
 
@@ -16,10 +14,8 @@ SEGMENT_BYTES, SEGMENT_BYTES_TRIMMED = 3000, 1000  # so that logs have several
 class Unmarked(Directory):
     """Does not look at the mark of what was acknowledged."""
 
-    def _partition(
-        self, number: int, slots: tuple[Slots, Slots], values: Sequence[int], marked: bool
-    ) -> PartitionFiles:
-        return super()._partition(number, slots, values, False)
+    def _partition(self, number: int, marked: bool) -> PartitionFiles:
+        return super()._partition(number, False)
 
 
 class Unfenced(Node):

@@ -63,12 +63,15 @@ class Directory:
         had_marks = layout.MARK_FILE in folder.names()
         self._marks = self._open_marks()
         self._open: dict[int, PartitionFiles] = {}
-        for number in range(self.partitions):
-            control, mark = self._slots(number)
-            if (values := control.read()) is None:
+        self._slots = [self._slots_of(number) for number in range(self.partitions)]
+        self._control.sync()
+        self._marks.sync()
+        self.folder.sync()
+        for number, (control, _) in enumerate(self._slots):
+            if control.found is None:
                 raise ForeignDirectory(f"{layout.CONTROL_FILE}: both entries of partition {number} are broken")
-            if values[3] & layout.FLAG_ASSIGNED:
-                self._open[number] = self._partition(number, (control, mark), values, had_marks)
+            if control.found[3] & layout.FLAG_ASSIGNED:
+                self._open[number] = self._partition(number, had_marks)
         self._lengthen(partitions)
 
     def grow(self, partitions: int) -> bool:
@@ -103,6 +106,7 @@ class Directory:
                 file.overwrite(at, partitions.to_bytes(4, "big"))
                 file.sync()
             self.partitions = partitions
+            self._slots += map(self._slots_of, added)
 
     def partition(self, number: int) -> "PartitionFiles | None":
         """Return a partition that is assigned to this node."""
@@ -123,11 +127,8 @@ class Directory:
         for number in numbers:
             if number in self._open or not 0 <= number < self.partitions:
                 continue
-            control, mark = self._slots(number)
-            control.read()
-            values = (-1, -1, -1, layout.FLAG_AVAILABLE | layout.FLAG_ASSIGNED)
-            control.put(*values)
-            self._open[number] = self._partition(number, (control, mark), values, True)
+            self._slots[number][0].put(-1, -1, -1, layout.FLAG_AVAILABLE | layout.FLAG_ASSIGNED)
+            self._open[number] = self._partition(number, True)
 
     def unassign(self, number: int, *, delete_files: bool) -> None:
         """Take a partition away, durably, with its files or without.
@@ -174,15 +175,13 @@ class Directory:
             self._marks.close()
             self._control.close()
 
-    def _slots(self, number: int) -> tuple[Slots, Slots]:
+    def _slots_of(self, number: int) -> tuple[Slots, Slots]:
         at, mark_at = (layout.HEADER_BYTES + number * size for size in layout.ENTRY_BYTES)
         mark = Slots(self._marks, mark_at, layout.MARK_LAYOUT, (0,))
         return Slots(self._control, at + 4, layout.CONTROL_LAYOUT), mark
 
-    def _partition(
-        self, number: int, slots: tuple[Slots, Slots], values: Sequence[int], marked: bool
-    ) -> "PartitionFiles":
-        return PartitionFiles(self, number, slots, values, marked=marked)
+    def _partition(self, number: int, marked: bool) -> "PartitionFiles":
+        return PartitionFiles(self, number, self._slots[number], marked=marked)
 
     def _open_control(self) -> File:
         head = layout.CONTROL_HEAD.pack(0, time.time_ns() // 1_000_000, self.key.bytes, self.partitions)
@@ -212,7 +211,10 @@ class Directory:
         return file
 
     def _whole(self, name: str, head: bytes, body: bytes) -> tuple[File, bytes]:
-        """Open a file that has a header, or make it: the header comes last, so a file that has one is whole."""
+        """Open a file that has a header, or make it: the header comes last, so a file that has one is whole.
+
+        What is found counts after a sync, as with ``Slots``.
+        """
         file = self.folder.open(name) if name in self.folder.names() else self.folder.create(name)
         found = file.read(0, layout.HEADER_BYTES)
         if len(found) < layout.HEADER_BYTES or not any(found):
@@ -220,9 +222,7 @@ class Directory:
             file.append([bytes(layout.HEADER_BYTES), body])
             file.sync()
             found = head.ljust(layout.HEADER_BYTES, b"\0")
-            file.overwrite(0, found)
-            file.sync()
-            self.folder.sync()
+        file.overwrite(0, found)
         return file, found
 
 
@@ -232,15 +232,7 @@ class PartitionFiles:
     Every method may raise ``OSError``; reads raise ``Damaged``.
     """
 
-    def __init__(
-        self,
-        directory: Directory,
-        number: int,
-        slots: tuple[Slots, Slots],
-        values: Sequence[int],
-        *,
-        marked: bool,
-    ) -> None:
+    def __init__(self, directory: Directory, number: int, slots: tuple[Slots, Slots], *, marked: bool) -> None:
         self.number = number
         self._rebuilds = 0
         """How often the copy was given up, each time within REBUILT_MS of the one before; last at `_rebuilt_ms`."""
@@ -255,9 +247,9 @@ class PartitionFiles:
         """After which a segment is followed by a new one; -1: never for that."""
         self._clock = directory.clock
         self._control, self.mark_slots = slots
-        self.info = SessionInfo(values[0], values[1], values[2])
-        self._flags = values[3]
-        found = self.mark_slots.read()
+        *info, self._flags = self._control.found or ()
+        self.info = SessionInfo(*info)
+        found = self.mark_slots.found
         self.fence = max(self.info.session, found[0] if found is not None else -1)
         self.mark = found[1] if found is not None and marked else self.info.local_lwm
         self._damaged_from = found[2] if found is not None else layout.SOUND
@@ -325,6 +317,7 @@ class PartitionFiles:
 
     def append(self, records: Sequence[Record]) -> None:
         """Write records that continue the log; one that does not fit leaves nothing behind."""
+        self._check_syncs()
         if self.is_full():
             with self._syncing():
                 self._segments[-1].finish()
@@ -337,7 +330,8 @@ class PartitionFiles:
 
     def begin_sync(self) -> None:
         """Have what was appended written soon: the ``sync`` of several partitions then costs one commit."""
-        self._segments[-1].begin_sync()
+        for segment in self._segments[-1:]:
+            segment.begin_sync()
 
     def sync(self) -> None:
         """Make everything durable; after a failure nobody knows what is, so the partition is unavailable."""
@@ -349,15 +343,18 @@ class PartitionFiles:
 
     @contextmanager
     def _syncing(self) -> Iterator[None]:
-        """Let no sync that failed be tried again, before the storage node starts anew; raises ``OSError``."""
-        if self._sync_failed:
-            raise OSError(self.fault)
+        self._check_syncs()
         try:
             yield
         except OSError as error:
             self._sync_failed = True
             self.fault = f"a sync failed: {error}; check the disk, then restart the storage node"
             raise
+
+    def _check_syncs(self) -> None:
+        """Raise ``OSError`` where a sync has failed, till the node starts anew, or no segment could be opened."""
+        if self._sync_failed or not self._segments:
+            raise OSError(self.fault)
 
     def truncate(self, txid: int) -> None:
         """Cut everything behind ``txid``, durably, but nothing of what was dropped: that was committed."""
@@ -429,10 +426,10 @@ class PartitionFiles:
         age_ms = self._clock.ms(segment.created_ms) - segment.created_ms
         return self._segment_ms >= 0 and not 0 <= age_ms <= self._segment_ms
 
-    def _segment(self, first: int) -> Segment:
-        """Open a segment; the time of a new one is not before that of the last."""
+    def _segment(self, first: int, *, found: bool = False) -> Segment:
+        """Make a segment, or open one that was ``found``; the time of a new one is not before that of the last."""
         now = self._clock.ms(self._segments[-1].created_ms if self._segments else 0)
-        return Segment(self._folder, first, self._key, self.number, now)
+        return Segment(self._folder, first, self._key, self.number, now, found=found)
 
     def set_info(self, info: SessionInfo) -> None:
         """Make the records durable, then the session."""
@@ -558,7 +555,7 @@ class PartitionFiles:
         for first in firsts:
             if self._segments and first != self.max_txid + 1:
                 raise Damaged(f"segment {first} does not follow transaction {self.max_txid}")
-            segment = self._segment(first)
+            segment = self._segment(first, found=True)
             self._segments.append(segment)
             fault = segment.recover(self.info.local_lwm)
             torn = segment.last >= self.mark and first == firsts[-1]
@@ -566,7 +563,7 @@ class PartitionFiles:
                 raise Damaged(f"{fault}, behind transaction {segment.last}")
         if self.max_txid < self.mark:
             raise Damaged(f"the log ends at {self.max_txid}, but transactions up to {self.mark} were acknowledged")
-        self._segments[-1].settle()
+        self._segments[-1].settle(self.mark)
         if self._damaged_from == layout.REBUILDING:
             self.fault = _REBUILT
         elif self._damaged_from != layout.SOUND:

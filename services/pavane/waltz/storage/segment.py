@@ -23,13 +23,21 @@ OVERHEAD_BYTES = RECORD_LAYOUT.size + CRC.size
 
 
 class Segment:
-    """Records from ``first`` on. A new one is made durable, empty, before anything is written to it."""
+    """Records from ``first`` on. A new one is made durable, empty, before anything is written to it.
 
-    def __init__(self, folder: Folder, first: int, key: UUID, partition: int, now_ms: int) -> None:
+    One that was not ``found`` at the start replaces what is there: the rest of a try whose sync failed, say.
+    """
+
+    def __init__(
+        self, folder: Folder, first: int, key: UUID, partition: int, now_ms: int, *, found: bool = False
+    ) -> None:
         self.first = first
         self._folder = folder
         self._name = f"{first:019d}"
         self._head = SEGMENT_HEAD.pack(VERSION, now_ms, key.bytes, partition, first).ljust(HEADER_BYTES, b"\0")
+        if not found:
+            for name in {f"{self._name}.seg", f"{self._name}.idx"} & {*folder.names()}:
+                folder.remove(name)
         self._seg, self._idx = self._open("seg"), self._open("idx")
         self.created_ms: int = SEGMENT_HEAD.unpack_from(self._seg.read(0, HEADER_BYTES))[1]
         self.end = max(HEADER_BYTES, self._seg.size)
@@ -116,11 +124,26 @@ class Segment:
         self.end = offset
         return fault
 
-    def settle(self) -> None:
-        """Cut what is behind the last whole record and make the rest durable."""
+    def settle(self, mark: int) -> None:
+        """Cut what is behind the last whole record and make the rest durable.
+
+        What is behind ``mark`` is written once more, in its place, and the size is set again: where the sync of a
+        former process has failed, only the kernel's cache has them, and takes them for written.
+        """
+        self._seg.truncate(self.end)
+        at = self.end
+        if mark < self.first:
+            at = 0
+            self._idx.overwrite(0, self._idx.read(0, HEADER_BYTES))
+        elif mark < self.last:
+            at = self._offset(mark + 1) or 0
+        for begin in range(at, self.end, LIST_BYTES_MAX):
+            self._seg.overwrite(begin, self._seg.read(begin, min(LIST_BYTES_MAX, self.end - begin)))
+        self._seg.append([b"\0"])
         self._seg.truncate(self.end)
         self._seg.sync()
         self._idx.sync()
+        self._folder.sync()
         self._synced = self.end
 
     def append(self, records: Sequence[Record]) -> None:

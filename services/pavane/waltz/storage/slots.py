@@ -54,15 +54,25 @@ class ReadSlots:
 
 
 class Slots(ReadSlots):
-    """The same in a file that is written too."""
+    """The same in a file that is written too; what is ``found`` counts after the next sync of the file.
+
+    It is written once more, in its place: the sync of a former process may have failed, and then only the kernel's
+    cache has it.
+    """
 
     def __init__(self, file: File, offset: int, layout: struct.Struct, tail: tuple[int, ...] = ()) -> None:
         super().__init__(file, offset, layout, tail)
         self._file = file
         self.dirty = False
+        self.found = self.read()
+        """What was read or written last; ``None`` if neither place is whole."""
+        if self.found is not None:
+            at = self._offset + (1 - self._place) * self._size
+            self._file.overwrite(at, self._file.read(at, self._size))
 
     def write(self, *values: int) -> None:
         """Write new values; they are durable after a sync of the file and ``synced``."""
+        self.found = values
         self._sequence += 1
         data = self._layout.pack(*values, self._sequence, *self._tail)
         self._file.overwrite(self._offset + self._place * self._size, data + _CRC.pack(zlib.crc32(data)))
