@@ -58,6 +58,15 @@ async def test_the_partitions_of_a_server_that_has_ended_move_before_its_lease_e
         assert written == [0] * 4 + [1] * 4
 
 
+async def test_servers_that_watch_each_other_are_not_counted_as_clients(tmp_path: Path) -> None:
+    async with two_servers(tmp_path, MemoryMetadata()) as (log, client):
+        for partition in range(4):
+            await client.append(partition, b"over one link to each server")
+        await eventually(lambda: all(len(server._clients) == 2 for server in log.servers), ANSWER_S)
+        told = [one.value for server in log.servers for one in server.metrics() if one.name == "pavane_waltz_clients"]
+        assert told == [1, 1]
+
+
 async def test_of_a_server_that_is_gone_nothing_is_kept(tmp_path: Path) -> None:
     async with two_servers(tmp_path, MemoryMetadata()) as (log, _):
         first, second = log.servers

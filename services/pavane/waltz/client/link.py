@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Self
 
 from pavane.waltz.aio.stream import Asker, connect
 from pavane.waltz.errors import Unavailable
@@ -39,8 +39,10 @@ class Link(Asker):
 
     bounded = False  # a client has 1000 appends of a partition under way at most, however large they are
 
+    side = LOG_CLIENT
+
     def __init__(self, address: Address, net_seq: int) -> None:
-        super().__init__(LOG_CLIENT, f"{address[0]}:{address[1]}", versions=VERSIONS)
+        super().__init__(self.side, f"{address[0]}:{address[1]}", versions=VERSIONS)
         self.address = address
         self.net_seq = net_seq
         self.on_lost: list[Callable[[], None]] = []
@@ -51,7 +53,7 @@ class Link(Asker):
     @classmethod
     async def connect(
         cls, address: Address, tls: ssl.SSLContext | None, net_seq: int, route: Route | None = None
-    ) -> Link:
+    ) -> Self:
         """Return a link whose Hello is done. Raises ``Unavailable``."""
         host, port = address
         try:

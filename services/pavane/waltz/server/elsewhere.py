@@ -15,6 +15,7 @@ from pavane.waltz.wire import blobs
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
+from pavane.waltz.wire.frame import LOG_PEER
 from pavane.wire import ProtocolError
 
 ANSWER_S = 2.0  # of an owner, or of a storage node with its connection; then another one is asked
@@ -23,6 +24,10 @@ NOBODY = 0  # client id: the cluster's begin with 1
 NO_ANSWER = (WaltzError, MetadataError, ProtocolError, OSError, TimeoutError, ValueError)
 
 T = TypeVar("T")
+
+
+class _Peer(Link):
+    side = LOG_PEER
 
 
 class Elsewhere:
@@ -97,7 +102,7 @@ class Elsewhere:
         async with self._locks.setdefault(address, asyncio.Lock()):
             link = self._owners.get(address)
             if link is None or link.closed:
-                link = self._owners[address] = await Link.connect(parse_address(address), self._tls, 1)
+                link = self._owners[address] = await _Peer.connect(parse_address(address), self._tls, 1)
             return link
 
     async def _admin(self, node: str) -> StorageAdmin:

@@ -32,7 +32,7 @@ from pavane.waltz.tracing import Tracing
 from pavane.waltz.wire import blobs
 from pavane.waltz.wire import messages as m
 from pavane.waltz.wire.fields import NULL_LOCKS, ChecksumError
-from pavane.waltz.wire.frame import LOG_SERVER
+from pavane.waltz.wire.frame import LOG_PEER, LOG_SERVER
 from pavane.wire import ProtocolError, RemoteProtocolError
 
 RETRY_S = 0.2
@@ -190,7 +190,7 @@ class WaltzServer:
         if self.core is None:
             return []
         found = [
-            Metric("pavane_waltz_clients", {}, len(self._clients)),
+            Metric("pavane_waltz_clients", {}, sum(not one.is_server for one in self._clients.values())),
             Metric("pavane_waltz_partitions", {}, len(self.core.owned)),
         ]
         lacking = {f"no right to {right}": count for right, count in self.core.forbidden.items()}
@@ -536,6 +536,11 @@ class _Client(Stream):
         self.excess = ""
         self._server = server
         self._messages: list[Any] = []
+
+    @property
+    def is_server(self) -> bool:
+        """Whether another server of the log asks, or watches this one."""
+        return self.channel.peer is not None and self.channel.peer.text == LOG_PEER.text
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

@@ -50,6 +50,7 @@ class Side(NamedTuple):
 
 
 LOG_CLIENT = Side(Magic.LOG, "Waltz Client", REQUESTS, RESPONSES)
+LOG_PEER = Side(Magic.LOG, "Waltz Server", REQUESTS, RESPONSES)  # a server that asks another one
 LOG_SERVER = Side(Magic.LOG, "Waltz Server", RESPONSES, REQUESTS)
 STORAGE_CLIENT = Side(Magic.STORAGE, "Waltz Storage Client", STORAGE_REQUESTS, STORAGE_RESPONSES)
 STORAGE_SERVER = Side(Magic.STORAGE, "Waltz Storage Server", STORAGE_RESPONSES, STORAGE_REQUESTS)
