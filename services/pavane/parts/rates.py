@@ -36,6 +36,12 @@ class Bucket:
         self._level -= 1
         return True
 
+    def owe(self, amount: float, now: float) -> float:
+        """Let ``amount`` pass in any case; return in how many seconds it is paid for, below 0 if something is left."""
+        self.ready(now)
+        self._level -= amount
+        return -self._level / self._rate
+
 
 class SharedLimit:
     """A limit for all together and one for each source, of which the least recently seen are forgotten."""

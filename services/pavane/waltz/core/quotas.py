@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-BURST_S = 1.0  # of a quota that may be used at once by who was idle
+from pavane.parts.rates import Bucket
+
 PAUSE_S = 0.05  # at least, before who was refused is heard again: then a batch goes through, and not one append
 CONNECT_AGAIN_S = 1.0  # until another connection may be tried
 
@@ -25,37 +26,22 @@ class Quota:
                 raise ValueError(f"a quota of {self.identity} is {value}: the least is 1")
 
 
-class _Bucket:
-    """A quota that fills with time. What takes more than there is owes the rest: so nothing is too large for it."""
-
-    def __init__(self, rate: int) -> None:
-        self.rate = rate
-        self.left = rate * BURST_S
-        self._at = 0.0
-
-    def fill(self, now: float) -> None:
-        """Let the time since the last call count."""
-        self.left = min(self.rate * BURST_S, self.left + self.rate * max(0.0, now - self._at))
-        self._at = now
-
-
 class _Appends:
-    """What the clients of one name append."""
+    """What the clients of one name append. What takes more than there is owes the rest: so nothing is too large."""
 
     def __init__(self, quota: Quota) -> None:
         rates = {"bytes/s": quota.bytes_per_s, "appends/s": quota.appends_per_s}
-        self._buckets = {what: _Bucket(rate) for what, rate in rates.items() if rate is not None}
+        self._buckets = {(what, rate): Bucket(rate) for what, rate in rates.items() if rate is not None}
         self.closed_until = 0.0
         self.what = ""
 
     def take(self, now: float, size: int) -> None:
         """Count an append, and close when that was all."""
-        for what, bucket in self._buckets.items():
-            bucket.fill(now)
-            bucket.left -= size if what == "bytes/s" else 1
-            due = now + max(PAUSE_S, -bucket.left / bucket.rate)
-            if bucket.left <= 0 and due > self.closed_until:
-                self.closed_until, self.what = due, f"{bucket.rate} {what}"
+        for (what, rate), bucket in self._buckets.items():
+            owed_s = bucket.owe(size if what == "bytes/s" else 1, now)
+            due = now + max(PAUSE_S, owed_s)
+            if owed_s >= 0 and due > self.closed_until:
+                self.closed_until, self.what = due, f"{rate} {what}"
 
 
 class Quotas:
