@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from pavane.waltz.client.transaction import Transaction
 from pavane.waltz.core.retention import WHO_CHARACTERS_MAX, no_consumer
 from pavane.waltz.errors import rejected
 from pavane.waltz.wire import messages as m
 
-
-class Read(Protocol):
-    """The log as a consumer needs it."""
-
-    def feed(self, partition: int, *, from_: int) -> AsyncGenerator[Transaction, None]:
-        """Yield every transaction from ``from_`` on, for ever."""
-
-    async def ask_consumers(
-        self, partition: int, action: m.ConsumerAction, name: str, position: int, since: int, who: str
-    ) -> m.ConsumerResponse:
-        """Ask the owner. Raises ``Rejected`` and ``Unavailable``."""
+Feed = Callable[..., AsyncGenerator[Transaction, None]]
+Ask = Callable[[int, m.ConsumerAction, str, int, int, str], Awaitable[m.ConsumerResponse]]
 
 
 class ConsumerInfo(NamedTuple):
@@ -60,8 +51,8 @@ class Consumer:
     ``Unavailable``, and ``Rejected`` for a name with other characters than letters, digits, dots, hyphens, underlines.
     """
 
-    def __init__(self, log: Read, name: str, who: str | None) -> None:
-        self._log = log
+    def __init__(self, feed: Feed, ask: Ask, name: str, who: str | None) -> None:
+        self._feed, self._ask_log = feed, ask
         self.name = name
         self._who = (f"{socket.gethostname()}:{os.getpid()}" if who is None else who)[:WHO_CHARACTERS_MAX]
         self._since: dict[int, int] = {}
@@ -100,7 +91,7 @@ class Consumer:
 
     async def feed(self, partition: int) -> AsyncGenerator[Transaction, None]:
         """Yield every transaction from its position on, for ever, as ``Waltz.feed``; the caller commits."""
-        async with aclosing(self._log.feed(partition, from_=await self.position(partition))) as feed:
+        async with aclosing(self._feed(partition, from_=await self.position(partition))) as feed:
             async for transaction in feed:
                 yield transaction
 
@@ -114,4 +105,4 @@ class Consumer:
 
     async def _call(self, partition: int, action: m.ConsumerAction, position: int) -> m.ConsumerResponse:
         since = self._since.get(partition, 0)
-        return await self._log.ask_consumers(partition, action, self.name, position, since, self._who)
+        return await self._ask_log(partition, action, self.name, position, since, self._who)

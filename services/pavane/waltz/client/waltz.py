@@ -231,7 +231,7 @@ class Waltz:
 
     def consumer(self, name: str, *, who: str | None = None) -> Consumer:
         """Return consumer ``name``; ``who`` is what others see of it, by default host and process."""
-        return Consumer(self, name, who)
+        return Consumer(self.feed, self.ask_consumers, name, who)
 
     async def consumers(self, partition: int) -> list[ConsumerInfo]:
         """Return the consumers of a partition, by name. Raises ``Unavailable``."""
