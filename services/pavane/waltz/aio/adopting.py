@@ -11,13 +11,14 @@ from typing import Any
 
 from pavane.waltz.aio.admin import StorageAdmin
 from pavane.waltz.aio.cluster import COUNTER_BYTES, ClusterConfig, check_tree, make_tree
-from pavane.waltz.aio.links import StorageLink
+from pavane.waltz.aio.stream import Asker, connect
 from pavane.waltz.errors import StorageRefused, WaltzError
 from pavane.waltz.state.adoption import CLIENTS_MAX, Adopted, Copy, adopt, counter
 from pavane.waltz.state.metadata import Metadata, Paths
 from pavane.waltz.state.recovery import EMPTY, NEVER
 from pavane.waltz.wire import blobs
 from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.frame import STORAGE_CLIENT
 
 ANSWER_S = 5.0  # for a storage node to connect, and for each of its answers: one that takes longer counts as away
 TAIL_RECORDS = 1000  # looked through for generations and client ids
@@ -127,58 +128,46 @@ async def _fenced(
     address: str, config: ClusterConfig, tls: ssl.SSLContext | None, fences: Mapping[int, int]
 ) -> dict[int, Copy]:
     """Let a node obey nobody but ``fences``' sessions and later ones, durably, then return what it holds."""
-    node = _Node(address, config, tls)
-    task = asyncio.create_task(node.link.run(), name="waltz adoption")
     found = {}
-    try:
+    with suppress(WaltzError, OSError, TimeoutError):  # what it has not told counts as away
         async with asyncio.timeout(ANSWER_S):
-            await node.up.wait()
-        for partition, session in fences.items():
-            found[partition] = await node.copy(partition, session)
-    except TimeoutError:
-        pass  # what it has not told counts as away
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+            node = await connect(lambda: _Node(address), address, tls)
+        try:
+            await node.ask(s.Open(s.OPEN_HEAD, config.key, config.partitions))
+            for partition, session in fences.items():
+                found[partition] = await node.copy(partition, session)
+        finally:
+            node.hang_up("done")
     return found
 
 
-class _Node:
+class _Node(Asker):
     """A connection to a storage node as a server has it: one question at a time."""
 
-    def __init__(self, address: str, config: ClusterConfig, tls: ssl.SSLContext | None) -> None:
-        self.up = asyncio.Event()
-        self._answers: asyncio.Queue[Any] = asyncio.Queue()
+    def __init__(self, address: str) -> None:
+        super().__init__(STORAGE_CLIENT, f"storage node {address}")
         self._seq = 0
-        self.link = StorageLink(
-            address,
-            config.key,
-            config.partitions,
-            tls=tls,
-            up=lambda _: self.up.set(),
-            down=lambda _: None,
-            heard=self._heard,
-        )
+
+    async def ask(self, message: Any) -> Any:
+        """Return the answer to a message. Raises ``Unavailable``, ``StorageRefused``."""
+        answer = await self.answer(message.head.seq, message, ANSWER_S)
+        if isinstance(answer, s.Failure):
+            raise StorageRefused(answer.message)
+        return answer
 
     async def copy(self, partition: int, session: int) -> Copy:
         """Raise the fence of a partition by the first question; what it refuses to tell is its fault."""
 
         async def ask(kind: Any, *arguments: Any) -> Any:
             self._seq += 1
-            self.link.send(kind(s.Head(session, self._seq, partition), *arguments))
-            async with asyncio.timeout(ANSWER_S):
-                while (answer := await self._answers.get()).head.seq != self._seq:
-                    pass
-            if isinstance(answer, s.Failure):
-                raise StorageRefused(answer.message)
-            return answer
+            return await self.ask(kind(s.Head(session, self._seq, partition), *arguments))
 
         try:
             info = await ask(s.LastSessionInfoRequest, False)
             last = (await ask(s.MaxTransactionIdRequest, False)).txid
-            first = 0
-            with suppress(StorageRefused):  # of a node of the original, which never drops anything
-                first = (await ask(s.Retain, 0, -1, -1)).first
+            first = (
+                (await ask(s.Retain, 0, -1, -1)).first if self.channel.version else 0
+            )  # else it never drops anything
             tail = await ask(s.RecordHeaderListRequest, max(first, last - TAIL_RECORDS + 1), TAIL_RECORDS)
         except StorageRefused as error:
             return Copy(NEVER, EMPTY, EMPTY, str(error))
@@ -187,6 +176,5 @@ class _Node:
         client = max((each[1] for each in used if each[1] < CLIENTS_MAX), default=0)
         return Copy(info.session, info.lwm, last, "", first, generation, client)
 
-    def _heard(self, _: str, messages: Sequence[Any]) -> None:
-        for message in messages:
-            self._answers.put_nowait(message)
+    def heard(self, message: Any) -> None:
+        self.answered(message.head.seq, message)
