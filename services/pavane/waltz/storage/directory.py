@@ -64,6 +64,9 @@ class Directory:
         self._marks = self._open_marks()
         self._open: dict[int, PartitionFiles] = {}
         self._slots = [self._slots_of(number) for number in range(self.partitions)]
+        for pair in self._slots:
+            for slots in pair:
+                slots.write_again()
         self._control.sync()
         self._marks.sync()
         self.folder.sync()
@@ -213,7 +216,7 @@ class Directory:
     def _whole(self, name: str, head: bytes, body: bytes) -> tuple[File, bytes]:
         """Open a file that has a header, or make it: the header comes last, so a file that has one is whole.
 
-        What is found counts after a sync, as with ``Slots``.
+        What is found counts after a sync, as with ``Slots.write_again``.
         """
         file = self.folder.open(name) if name in self.folder.names() else self.folder.create(name)
         found = file.read(0, layout.HEADER_BYTES)

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Self
 from uuid import UUID
 
+from pavane.wal.files import DiskFile
 from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage import layout
 from pavane.waltz.storage.directory import FIRST, ForeignDirectory
 from pavane.waltz.storage.segment import HEADER_BYTES, OVERHEAD_BYTES, SEGMENT_HEAD, VERSION, record_at
-from pavane.waltz.storage.slots import ReadSlots
+from pavane.waltz.storage.slots import Slots
 from pavane.waltz.wire.storage import Record
 
 PARTITIONS_MAX = 1_000_000
@@ -43,22 +44,15 @@ class PartitionReport:
     fault: str
 
 
-class _File:
-    """A file that is read at offsets."""
+class _File(DiskFile):
+    """A file that is only read."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(path, os.O_RDONLY)
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.size = os.fstat(self._descriptor).st_size
-
-    def read(self, offset: int, size: int) -> bytes:
-        return os.pread(self._descriptor, size, offset)
 
     def lock(self) -> None:
         fcntl.lockf(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, HEADER_BYTES, 0)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
 
 
 class StoppedFolder:
@@ -116,7 +110,7 @@ class StoppedFolder:
         """Check every partition that is assigned to the node: checksums, order, index, and the mark."""
         for number in range(self.partitions):
             place = HEADER_BYTES + number * layout.CONTROL_ENTRY_BYTES + 4
-            values = ReadSlots(self._control, place, layout.CONTROL_LAYOUT).read()
+            values = Slots(self._control, place, layout.CONTROL_LAYOUT).found
             if values is None:
                 fault = f"both entries in {layout.CONTROL_FILE} are broken"
                 yield PartitionReport(number, 0, -1, 0, 0, -1, -1, -1, False, 0, fault)
@@ -153,9 +147,7 @@ class StoppedFolder:
         session, _, local_lwm, flags = values
         marks, fault = None, ""
         if self._marks is not None:
-            marks = ReadSlots(
-                self._marks, HEADER_BYTES + number * layout.MARK_ENTRY_BYTES, layout.MARK_LAYOUT, (0,)
-            ).read()
+            marks = Slots(self._marks, HEADER_BYTES + number * layout.MARK_ENTRY_BYTES, layout.MARK_LAYOUT, (0,)).found
             fault = "" if marks is not None else f"both entries in {layout.MARK_FILE} are broken"
         fence, mark = (marks[0], marks[1]) if marks is not None else (session, local_lwm)
         first, last, data_bytes, count, torn, broken = 0, -1, 0, 0, 0, ""

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from pavane.wal.files import File, Folder
 from pavane.waltz.state.store import Damaged
-from pavane.waltz.storage.slots import Readable
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
 
@@ -291,7 +290,7 @@ class Segment:
         return int(offset) if HEADER_BYTES <= offset <= self._seg.size else None
 
 
-def record_at(file: Readable, offset: int) -> tuple[Record, int]:
+def record_at(file: File, offset: int) -> tuple[Record, int]:
     """Return the record at an offset of a segment, and its length there; raises ``Damaged``."""
     head = file.read(offset, OVERHEAD_BYTES)
     size = RECORD_LAYOUT.unpack_from(head)[6] if len(head) == OVERHEAD_BYTES else -1

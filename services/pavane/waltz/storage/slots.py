@@ -6,29 +6,17 @@ places is written, so the other one, which is durable, can never be torn togethe
 
 import struct
 import zlib
-from typing import Protocol
 
 from pavane.wal.files import File
 
 _CRC = struct.Struct(">I")
 
 
-class Readable(Protocol):
-    """A file as far as it is read."""
-
-    @property
-    def size(self) -> int:
-        """Bytes in it."""
-
-    def read(self, offset: int, size: int, /) -> bytes:
-        """Return what stands there, less at the end of the file."""
-
-
-class ReadSlots:
+class Slots:
     """Two places of ``layout`` + CRC at ``offset`` of a file; the value before ``tail`` is the sequence."""
 
-    def __init__(self, file: Readable, offset: int, layout: struct.Struct, tail: tuple[int, ...] = ()) -> None:
-        self._source = file
+    def __init__(self, file: File, offset: int, layout: struct.Struct, tail: tuple[int, ...] = ()) -> None:
+        self._file = file
         self._offset = offset
         self._layout = layout
         self._tail = tail
@@ -36,12 +24,14 @@ class ReadSlots:
         self._sequence = 0
         self._place = 0
         """Where the next value goes: not where the durable one is."""
+        self.dirty = False
+        self.found = self._read()
+        """What was read or written last, without sequence and tail; ``None`` if neither place is whole."""
 
-    def read(self) -> tuple[int, ...] | None:
-        """Return the values that count, without sequence and tail; ``None`` if neither place is whole."""
+    def _read(self) -> tuple[int, ...] | None:
         found = []
         for place in (0, 1):
-            data = self._source.read(self._offset + place * self._size, self._size)
+            data = self._file.read(self._offset + place * self._size, self._size)
             if len(data) == self._size and _CRC.unpack(data[-4:])[0] == zlib.crc32(data[:-4]):
                 values = self._layout.unpack(data[:-4])
                 keep = len(values) - len(self._tail)
@@ -52,20 +42,11 @@ class ReadSlots:
         self._place = 1 - place
         return chosen
 
+    def write_again(self) -> None:
+        """Write what was read once more, in its place; after a sync of the file it is durable.
 
-class Slots(ReadSlots):
-    """The same in a file that is written too; what is ``found`` counts after the next sync of the file.
-
-    It is written once more, in its place: the sync of a former process may have failed, and then only the kernel's
-    cache has it.
-    """
-
-    def __init__(self, file: File, offset: int, layout: struct.Struct, tail: tuple[int, ...] = ()) -> None:
-        super().__init__(file, offset, layout, tail)
-        self._file = file
-        self.dirty = False
-        self.found = self.read()
-        """What was read or written last; ``None`` if neither place is whole."""
+        The sync of a former process may have failed, and then only the kernel's cache has it.
+        """
         if self.found is not None:
             at = self._offset + (1 - self._place) * self._size
             self._file.overwrite(at, self._file.read(at, self._size))

@@ -104,6 +104,10 @@ class Enumerated(Generic[T]):
     def put(self, out: bytearray, value: T) -> None:
         """Append the number of ``value``."""
         assert isinstance(value, IntEnum)  # noqa: S101 - every table uses an IntEnum
+        try:
+            self._members(value)
+        except ValueError as error:
+            raise LocalProtocolError(str(error)) from None
         self._scalar.put(out, int(value))
 
     def get(self, body: bytes, at: int) -> tuple[T, int]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from pavane.waltz.wire.fields import Layout, Text
+from pavane.waltz.wire.fields import Layout, Listed, Scalar, Text
 from pavane.waltz.wire.storage import ADMIN_REQUESTS, ADMIN_RESPONSES, STORAGE_REQUESTS, STORAGE_RESPONSES, Record
 from pavane.waltz.wire.tables import REQUESTS, RESPONSES, Table
 from pavane.wire import LimitExceeded, LocalProtocolError, RemoteProtocolError
@@ -73,22 +73,7 @@ class FeedBurst(tuple[Record, ...]):
         return self._encoded[1]
 
 
-class _Versions:
-    """int32 count and int16 elements."""
-
-    size_min = 4
-
-    def put(self, out: bytearray, value: Sequence[int]) -> None:
-        out += struct.pack(f">i{len(value)}h", len(value), *value)
-
-    def get(self, body: bytes, at: int) -> tuple[tuple[int, ...], int]:
-        (count,) = struct.unpack_from(">i", body, at)
-        if not 0 <= count <= VERSIONS_MAX:
-            raise LimitExceeded("VERSIONS_MAX", count, VERSIONS_MAX)
-        return struct.unpack_from(f">{count}h", body, at + 4), at + 4 + 2 * count
-
-
-HELLO = Layout(Hello, _Versions(), Text(nullable=True))
+HELLO = Layout(Hello, Listed(Scalar("h"), VERSIONS_MAX), Text(nullable=True))
 
 
 class Channel:

@@ -182,19 +182,10 @@ class _Ready:
 
 
 def _state_until_v4(number: int) -> m.MountState:
+    """Return the state of a mount in V3 and V4."""
     if number == m.MountState.READY_READ_ONLY:
         raise ValueError("READY_READ_ONLY exists from V5 on")
     return m.MountState(number)
-
-
-class _StateV3(Enumerated[m.MountState]):
-    """State of a mount in V3 and V4, which do not know READY_READ_ONLY."""
-
-    def put(self, out: bytearray, value: m.MountState) -> None:
-        """Append ``value``."""
-        if value == m.MountState.READY_READ_ONLY:
-            raise LocalProtocolError("READY_READ_ONLY exists from V5 on")
-        super().put(out, value)
 
 
 _VIEW_SERVER = Layout(m.ViewServer, INT32, TEXT, INT32, Enumerated(BYTE, Stage), Listed(ASSIGNED))
@@ -251,7 +242,7 @@ _S2: Rows = {
     18: Layout(m.AddPreferredResponse, REQID, BOOLEAN),
     20: Layout(m.RemovePreferredResponse, REQID, BOOLEAN),
 }
-_S3: Rows = {**_S2, 1: Layout(m.MountResponse, REQID, _StateV3(INT32, _state_until_v4))}
+_S3: Rows = {**_S2, 1: Layout(m.MountResponse, REQID, Enumerated(INT32, _state_until_v4))}
 _S4: Rows = {**_S3, 22: Layout(m.HealthResponse, REQID, Listed(_HEALTH))}
 _S5: Rows = {
     **_S4,
