@@ -28,6 +28,7 @@ from pavane.wal.scan import POSITION_BITS, NewRecord, Scanned, file_size, scan
 from pavane.wal.synced import SyncedFile
 
 SEGMENT_BYTES = 64 << 20  # a leading segment is dropped as a whole, so not too large; nor thousands of files
+WRITE_BYTES = 1 << 20  # written at once where a log is opened
 READERS_MAX = 16  # open segments for reading: descriptors are few, and readers stay near the end
 _OFFSET_MASK = (1 << POSITION_BITS) - 1
 
@@ -117,12 +118,18 @@ class Log:
         ``pavane.wal.scan``); ``preamble`` for the records that every new segment begins with;
         ``synced`` is what a ``SyncedFile`` states.
         """
-        found = scan(folder, store_id, visit, repair, synced)
+        proven = 0
+
+        def seen(record: Record) -> None:
+            nonlocal proven
+            if record.sequence <= synced:
+                proven = record.position + FRAME_BYTES + len(record.payload)
+            visit(record)
+
+        found = scan(folder, store_id, seen, repair, synced)
         if found.names:
-            # What a crashed process wrote without syncing it was read above and must not vanish later.
-            last = folder.open(found.names[-1])
-            last.sync()
-            last.close()
+            number, offset = proven >> POSITION_BITS, proven & _OFFSET_MASK
+            _write_again(folder, found.names[-1], offset if number == len(found.names) - 1 else 0)
             folder.sync()
         return cls(folder, store_id, found, preamble, segment_bytes), found
 
@@ -298,6 +305,21 @@ class Log:
         if offset + FRAME_BYTES + length > file.size:
             raise CorruptRecord(position)
         return memoryview(frame + file.read(offset + FRAME_BYTES, length))
+
+
+def _write_again(folder: Folder, name: str, offset: int) -> None:
+    """Write what is behind ``offset`` once more, in its place, and sync it: it was read, and must not vanish later.
+
+    The process before may have ended without a sync. Or its sync has failed: then only the kernel's cache has these
+    bytes, takes them for written, and another sync alone would succeed and prove nothing.
+    """
+    file = folder.open(name)
+    try:
+        for at in range(offset, file.size, WRITE_BYTES):
+            file.overwrite(at, file.read(at, WRITE_BYTES))
+        file.sync()
+    finally:
+        file.close()
 
 
 class Appender:

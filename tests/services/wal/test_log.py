@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pavane.wal import Appender, CorruptRecord, DiskFolder, Folder, ForeignLog, Log, NewRecord, Scanned, first_fault
+from pavane.wal.files import Buffer
 from pavane.wal.record import FRAME_BYTES, HEADER_BYTES, check_seed, encode_mark
-from tests.services.memory_disk import MemoryDisk
+from tests.services.memory_disk import MemoryDisk, MemoryFile
 
 STORE = bytes(range(16))
 DATA = 1
@@ -36,6 +37,7 @@ def reopen(
     repair: Callable[[], Sequence[NewRecord]] = nothing,
     preamble: Callable[[], Sequence[NewRecord]] = nothing,
     store: bytes = STORE,
+    synced: int = 0,
 ) -> tuple[Log, Scanned, Content]:
     content: Content = []
     log, found = Log.open(
@@ -45,6 +47,7 @@ def reopen(
         repair,
         preamble,
         SMALL_SEGMENT,
+        synced,
     )
     return log, found, content
 
@@ -332,3 +335,33 @@ def test_what_a_killed_process_wrote_is_made_durable_before_it_is_used() -> None
     assert reopen(folder)[2] == [(DATA, b"synced"), (DATA, b"not synced")]
     disk.crash(random.Random(1))
     assert reopen(folder)[2] == [(DATA, b"synced"), (DATA, b"not synced")]
+
+
+@pytest.mark.parametrize("synced", [0, 1])
+def test_what_a_log_shows_behind_a_failed_sync_stays(synced: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process reads it from the kernel's cache, and writes it again, but not what is known to be synced."""
+    overwrite = MemoryFile.overwrite
+    for seed in range(20):
+        disk = MemoryDisk()
+        folder = disk.folder("log")
+        log = create(folder)
+        write(folder, log, b"synced")
+        size = folder.open(folder.names()[0]).size
+        log.append(DATA, [b"in doubt"])
+        disk.failing_syncs = True
+        with pytest.raises(OSError, match="Input/output"):
+            flush(folder, log)
+        disk.failing_syncs = False
+        written: list[int] = []
+
+        def noted(file: MemoryFile, offset: int, data: Buffer, noted: list[int] = written) -> None:
+            noted.append(offset)
+            overwrite(file, offset, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryFile, "overwrite", noted)
+            _, _, shown = reopen(folder, synced=synced)
+        assert shown == [(DATA, b"synced"), (DATA, b"in doubt")]
+        assert written == [size if synced else 0]
+        disk.crash(random.Random(seed))
+        assert reopen(folder)[2] == shown
