@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from hashlib import sha256
@@ -36,6 +37,7 @@ from pavane.spark.engine import SparkEngine
 from pavane.spark.kept import Keeping
 from pavane.spark.stages import SPARK
 from pavane.spark.tables import Place
+from pavane.spark.views import SparkFlow
 from pavane.waltz.client import Waltz
 from tests.services.dataflow.oracle import SHAPES, wrong_ticks
 
@@ -65,6 +67,33 @@ def test_whole_numbers_of_any_size_are_added_up_exactly(spark: SparkSession) -> 
     ((_, count, known, total),) = spark.sql(stage.delta("x", times=False)).collect()
     assert (count, known) == (sum(diffs), sum(diffs) - 1)
     assert total == sum(each * diff for each, diff in zip(values, diffs, strict=True) if each is not None)
+
+
+def test_pieces_of_a_view_that_is_built_lie_on_disk_until_the_last(spark: SparkSession, tmp_path: Path) -> None:
+    """However long the log is, the driver has one piece of it."""
+    made = script(0)
+    tables = [
+        table_of(
+            [((f"{x % 5}", x, None), 1, 1) for x in range(first, first + 10)], arrow_schema(made.tables[0].columns)
+        )
+        for first in (0, 10, 20)
+    ]
+    found = []
+    with closing(PlainEngine()) as duck:
+        for engine in (duck, engine_in(tmp_path, spark)):
+            state = engine.open(made)
+            flow = state.flow(made.views[0])
+            for number, table in enumerate(tables):
+                before = {path.parent for path in tmp_path.rglob("*.parquet")}
+                out = flow.step({"t": table}, 2, more=number < 2)
+                if engine is not duck and number < 2:
+                    assert len({path.parent for path in tmp_path.rglob("*.parquet")} - before) == 1
+            found.append(Counter(updates_of(out)))
+    assert found[0] == found[1]
+    state.checkpoint({made.views[0].name: AT})
+    assert isinstance(flow, SparkFlow)
+    left = {path.parent.name for path in tmp_path.rglob("*.parquet")}
+    assert left == {name for kept in flow.kept() for name, _, _ in kept}
 
 
 @pytest.mark.parametrize("touched", [runs.HASHES_MAX, 2000])

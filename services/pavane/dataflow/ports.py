@@ -215,6 +215,10 @@ class TickLog(Protocol):
 class Source(Protocol):
     """Reads tables from the log."""
 
+    async def reach(self, after: Mapping[int, int], upto: Mapping[int, int]) -> Mapping[int, int]:
+        """Return up to where of these partitions one step takes them: as many bytes as it can hold, and at least one
+        transaction of each. Both are bindings' `next`. Waits for a server that lags."""
+
     async def read(self, table: Table, after: Binding | None, upto: Binding, ticks: Sequence[Binding]) -> pa.Table:
         """Return the updates of a table between two bindings, each with the tick that `ticks` gives it (rows before
         the first of them get its tick). Waits for a server that lags. Bad rows go where the source was told to put

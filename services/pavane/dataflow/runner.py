@@ -7,7 +7,7 @@ what the chain holds are equal there, and the chain goes on without a gap.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -33,10 +33,8 @@ from pavane.dataflow.tracing import Tracing
 from pavane.dataflow.types import arrow_schema
 
 TICKS_PER_STEP_MAX = 100
-"""A view that is far behind comes nearer in steps of so many ticks, which bounds what an engine holds: what has an
+"""A view that is far behind comes nearer in steps of so many ticks, or fewer if the source says so: what has an
 order (`min`, LIMIT) looks at the rows of a step once for each of its ticks."""
-HYDRATION_TRANSACTIONS = 5000
-"""Of a partition in one step while a view is built from the log, unless the source adds its rows up."""
 TOGETHER_TICKS = 100
 """Views whose chains end so near to each other begin at one tick: then the log is read and decoded once for all."""
 
@@ -180,9 +178,27 @@ class ViewRunner:
             return await self._hydrate(each)
         reached = each.seen.tick if each.seen is not None else 0
         due = [binding for binding in self._bindings if binding.tick > reached][:TICKS_PER_STEP_MAX]
-        if due:
-            await self._step(each, each.flow, due)
-        return bool(due)
+        if not due:
+            return False
+        partitions = _partitions([each])
+        seen = each.seen.next if each.seen is not None else {}
+        ends = await self._source.reach(seen, _of(partitions, due[-1].next))
+        fitting = [binding for binding in due if all(binding.next.get(p, 0) <= end for p, end in ends.items())]
+        if fitting:
+            await self._step(each, each.flow, fitting)
+            return True
+        async for piece, whole in self._pieces(partitions, seen, due[0]):
+            await self._step(each, each.flow, [piece], whole=whole)
+        return True
+
+    async def _pieces(
+        self, partitions: Iterable[int], known: Mapping[int, int], upto: Binding
+    ) -> AsyncIterator[tuple[Binding, bool]]:
+        """Yield up to where a step takes the rows of a tick, until it has them all, and whether it has."""
+        wanted = _of(partitions, upto.next)
+        while (known := await self._source.reach(known, wanted)) != wanted:
+            yield Binding(upto.tick, known, upto.wall_ms), False
+        yield upto, True
 
     async def _hydrate(self, first: Maintained) -> bool:
         """Build a view, and those behind it that begin at the same tick: take all rows up to there, in pieces that are
@@ -193,23 +209,18 @@ class ViewRunner:
         group = self._beside(first, start)
         flows = [await self._begun(each, start) for each in group]
         fed = [each for each, flow in zip(group, flows, strict=True) if not _builds(flow)]
-        partitions = {p for each in fed for table in each.tables if not table.diff for p in table.partitions}
-        before = [each.seen for each in group]
+        partitions = _partitions(fed)
+        before = [each.seen for each in fed]
         known = {p: min(b.next.get(p, 0) if b is not None else 0 for b in before) for p in partitions}
-        most = max((start.next.get(p, 0) - known[p] for p in partitions), default=0)
-        pieces = most // HYDRATION_TRANSACTIONS + 1
-        for piece in range(1, pieces + 1):
-            following = {
-                p: known.get(p, 0) + (end - known.get(p, 0)) * piece // pieces for p, end in start.next.items()
-            }
+        async for piece, whole in self._pieces(partitions, known, start):
             for each, flow in zip(group, flows, strict=True):
                 try:
-                    if not each.failure and (piece == pieces or not _builds(flow)):
+                    if not each.failure and (whole or not _builds(flow)):
                         _check_reads(each)
                         seen = each.seen.next if each.seen is not None else {}
-                        ends = {p: max(end, seen.get(p, 0)) for p, end in following.items()}
+                        ends = {p: max(end, seen.get(p, 0)) for p, end in piece.next.items()}
                         due = [Binding(start.tick, ends, start.wall_ms)]
-                        await self._step(each, flow, due, whole=piece == pieces)
+                        await self._step(each, flow, due, whole=whole)
                 except ViewError as error:
                     _failed(each, error)
         for each, flow in zip(group, flows, strict=True):
@@ -270,7 +281,9 @@ class ViewRunner:
             for table in each.tables:
                 await self._source.note(table, flow.bad[table], due[-1])
         else:
-            updates = await asyncio.to_thread(flow.step, inputs, upper, more=not whole and not each.kept_at)
+            updates = await asyncio.to_thread(
+                flow.step, inputs, upper, more=not whole and each.flow is None and not each.kept_at
+            )
         for reader in each.readers:
             if not reader.failure:
                 reader.waiting[each.view.name].append(updates)
@@ -279,6 +292,14 @@ class ViewRunner:
         each.seen = due[-1]
         if self._tracing is not None:
             self._tracing.brought(each.view.name, each.seen.tick, changed=updates.num_rows > 0)
+
+
+def _partitions(views: Sequence[Maintained]) -> set[int]:
+    return {p for each in views for table in each.tables for p in table.partitions}
+
+
+def _of(partitions: Iterable[int], following: Mapping[int, int]) -> dict[int, int]:
+    return {p: following.get(p, 0) for p in partitions}
 
 
 def _builds(flow: Flow) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +21,10 @@ from pavane.dataflow.types import arrow_schema
 
 BAD_ROWS_KEPT = 100
 """The last ones, to be shown; all are counted."""
-PIECE_TRANSACTIONS = 5000
-"""Of one partition in memory, where rows that were taken back meanwhile are left out."""
+STEP_BYTES_MAX = 16 << 20
+"""Of transactions that a step takes. The partitions share it equally; each may give one transaction that is larger."""
+TRANSACTION_BYTES = 1024
+"""What one costs beside its data, as an object and as rows: small ones are bounded by their number."""
 WIDE = pa.decimal128(38, 0)
 """Of sums of diffs in between: those of Arrow's integers wrap around."""
 LAG_S = 0.05
@@ -69,6 +73,16 @@ class Decoding:
         return table.mode is Mode.PERMISSIVE and not table.diff and not table.key
 
 
+@dataclass(slots=True)
+class _Held:
+    """Transactions of a partition from `start` up to `end`, without entries of chains."""
+
+    start: int
+    end: int
+    transactions: list[Transaction] = field(default_factory=list)
+    bytes: int = 0
+
+
 class LogSource(Decoding):
     """Reads tables from the log, and keeps note of rows that could not be decoded."""
 
@@ -77,6 +91,7 @@ class LogSource(Decoding):
         self._log = log
         self._tracing = tracing
         self._kept_rows: dict[Table, tuple[object, pa.Table, list[Transaction]]] = {}  # views read alike, in turn
+        self._held: dict[int, _Held] = {}
 
     async def read(self, table: Table, after: Binding | None, upto: Binding, ticks: Sequence[Binding]) -> pa.Table:
         """Return the updates of a table between two bindings, each with the first of `ticks` that includes it.
@@ -97,14 +112,15 @@ class LogSource(Decoding):
             start = after.next.get(partition, 0) if after is not None else 0
             end = upto.next.get(partition, 0)
             ends = [binding.next.get(partition, 0) for binding in ticks]
-            size = PIECE_TRANSACTIONS if summed else max(1, end - start)
-            for position in range(start, max(start + 1, end), size):
-                stop = min(end, position + size)
-                transactions = await self._transactions(partition, position, stop)
+            while True:
+                stop = await self._fitting(partition, start, end, STEP_BYTES_MAX) if summed else end
+                transactions = await self._transactions(partition, start, stop)
                 taken += transactions if self._tracing is not None else ()
                 times = [ticks[bisect_right(ends, transaction.id)].tick for transaction in transactions]
                 came = self.decoded(table, partition, transactions, times)
                 parts = [_summed([*parts, _with_diffs(came, WIDE)])] if summed else [*parts, came]
+                if (start := stop) >= end:
+                    break
             self._noted[table, partition] = max(self._noted.get((table, partition), 0), end)
         self._took(taken)
         rows = pa.concat_tables(parts)
@@ -124,25 +140,62 @@ class LogSource(Decoding):
         for partition in table.partitions:
             self._noted[table, partition] = max(self._noted.get((table, partition), 0), upto.next.get(partition, 0))
 
+    async def reach(self, after: Mapping[int, int], upto: Mapping[int, int]) -> dict[int, int]:
+        """See `Source`. What it read is kept for `read`."""
+        share = STEP_BYTES_MAX // max(1, len(upto))
+        return {each: await self._fitting(each, after.get(each, 0), end, share) for each, end in upto.items()}
+
     def forget(self) -> None:
         """Let go of the rows that were read last."""
         self._kept_rows.clear()
+        self._held.clear()
 
     def _took(self, transactions: list[Transaction]) -> None:
         if self._tracing is not None:
             self._tracing.took(transactions)
 
+    async def _fitting(self, partition: int, start: int, end: int, limit: int) -> int:
+        """Return up to where the transactions have so many bytes, or the first one, which may have more."""
+        held = self._held.get(partition)
+        if held is None or held.start != start:
+            held = self._held[partition] = _Held(start, start)
+        await self._read_on(held, partition, end, limit)
+        total = 0
+        for number, each in enumerate(held.transactions):
+            total += _bytes_of(each)
+            if each.id >= end or (number and total > limit):
+                return min(end, each.id)
+        return min(end, held.end)
+
     async def _transactions(self, partition: int, start: int, stop: int) -> list[Transaction]:
-        found: list[Transaction] = []
-        position = start
-        while position < stop:
-            async for transaction in self._log.read(partition, position, stop):
-                position = transaction.id + 1
-                if transaction.header != CHAIN_HEADER:  # entries of a chain are no rows
-                    found.append(transaction)
-            if position < stop:
+        held = self._held.get(partition)
+        if held is None or not held.start <= start <= stop <= held.end:
+            held = _Held(start, start)
+            await self._read_on(held, partition, stop, inf)
+        first, last = (bisect_left(held.transactions, place, key=lambda each: each.id) for place in (start, stop))
+        return held.transactions[first:last]
+
+    async def _read_on(self, held: _Held, partition: int, stop: int, limit: float) -> None:
+        """Read up to `stop`, or until there are more bytes. Waits for a server that lags."""
+        while held.end < stop and held.bytes <= limit:
+            reading = self._log.read(partition, held.end, stop)
+            try:
+                async for transaction in reading:
+                    held.end = transaction.id + 1
+                    if transaction.header != CHAIN_HEADER:  # entries of a chain are no rows
+                        held.transactions.append(transaction)
+                        held.bytes += _bytes_of(transaction)
+                    if held.bytes > limit:
+                        return
+            finally:
+                if isinstance(reading, AsyncGenerator):
+                    await reading.aclose()
+            if held.end < stop:
                 await asyncio.sleep(LAG_S)
-        return found
+
+
+def _bytes_of(transaction: Transaction) -> int:
+    return TRANSACTION_BYTES + len(transaction.data)
 
 
 def _summed(parts: Sequence[pa.Table]) -> pa.Table:

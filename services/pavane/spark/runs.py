@@ -7,7 +7,7 @@ the logarithm of their number says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -46,6 +46,17 @@ class Store:
     def put(self, name: str, table: pa.Table) -> str:
         """Let SQL know a table by a name: on one executor, so that little work is one task."""
         self.session.createDataFrame(signed(table)).coalesce(1).createOrReplaceTempView(name)
+        return name
+
+    def laid_by(self, table: pa.Table) -> str:
+        """Write a table where no memory has to hold it; return what `put_again` and `forget` know it by."""
+        name = uuid4().hex
+        self.session.createDataFrame(signed(table)).coalesce(1).write.parquet(f"{self.folder}/{name}")
+        return name
+
+    def put_again(self, name: str, laid: Sequence[str]) -> str:
+        """Let SQL know tables that were laid by as one."""
+        self.session.read.parquet(*(f"{self.folder}/{each}" for each in laid)).createOrReplaceTempView(name)
         return name
 
 

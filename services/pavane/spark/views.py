@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class SparkFlow:
         self._place = place
         self._schema = arrow_schema(view.columns)
         self._begun = False
-        self._pieces: list[Mapping[str, pa.Table]] = []
+        self._pieces: dict[str, list[str]] = {}
         self._added: list[tuple[Runs, pa.Table]] = []
         self._labels: dict[str, str] = {}
         self._tables = [table for table in script.tables if table.name in view.tables]
@@ -134,9 +135,15 @@ class SparkFlow:
 
     def close(self) -> None:
         """Let go of what executors hold."""
+        self._forget_pieces()
         for runs in self.stages:
             runs.drop(runs.runs)
             runs.runs = []
+
+    def _forget_pieces(self) -> None:
+        for name in itertools.chain(*self._pieces.values()):
+            self._store.forget(name)
+        self._pieces.clear()
 
     def contents(self, tick: int) -> pa.Table:
         """See `Flow`."""
@@ -165,15 +172,16 @@ class SparkFlow:
     def step(self, inputs: Mapping[str, pa.Table], upper: int, *, more: bool = False) -> pa.Table:
         """See `Flow`."""
         with told_apart():
-            if more or self._pieces:
-                self._pieces.append(dict(inputs))
-                if more:
-                    return table_of((), self._schema)
-                whole = {name: pa.concat_tables([each[name] for each in self._pieces]) for name in inputs}
-                self._pieces = []
-                known = {name: self._store.put(f"{self._label(name)}_in", table) for name, table in whole.items()}
-                return self._whole(known, upper - 1)
-            return self._tick(inputs, upper)
+            if not more and not self._pieces:
+                return self._tick(inputs, upper)
+            for name, table in inputs.items():
+                self._pieces.setdefault(name, []).append(self._store.laid_by(table))
+            if more:
+                return table_of((), self._schema)
+            known = {name: self._store.put_again(f"{self._label(name)}_in", self._pieces[name]) for name in inputs}
+            found = self._whole(known, upper - 1)
+            self._forget_pieces()
+            return found
 
     def _brought(
         self, known: dict[str, str], through: Through, keep: Callable[[str, str], str], *, whole: bool

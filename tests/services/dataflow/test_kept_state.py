@@ -21,7 +21,7 @@ from threading import Event, Thread
 import duckdb
 import pytest
 
-from pavane.dataflow import duckflow, duckstate, runner
+from pavane.dataflow import duckflow, duckstate, source
 from pavane.dataflow.chain import Chain
 from pavane.dataflow.duckstate import Files
 from pavane.dataflow.entries import Minted, decode
@@ -183,7 +183,7 @@ async def test_a_restart_reads_what_is_behind_the_state_alone(tmp_path: Path) ->
 
 
 async def test_a_life_that_kept_nothing_lately_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "HYDRATION_TRANSACTIONS", 4)
+    monkeypatch.setattr(source, "STEP_BYTES_MAX", 4 * 1100)
     log = new_log()
     await life(log, files_in(tmp_path), 1, 5)
     await life(log, Files(None), 2, 9)

@@ -26,7 +26,7 @@ from pavane.compute.wire.commands import (
 )
 from pavane.compute.wire.common import CLOSED, Epoch, Failure, Rows
 from pavane.compute.wire.responses import Batch, PeekResponse, SubscribeResponse
-from pavane.dataflow import runner
+from pavane.dataflow import source
 from pavane.dataflow.arrangement import Arrangement
 from pavane.dataflow.description import described
 from pavane.dataflow.duckstate import Files
@@ -216,7 +216,7 @@ async def test_a_peek_for_less_than_all_rows_is_refused_and_no_other_one(less: P
 
 
 async def test_what_is_built_in_pieces_reaches_a_subscriber_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "HYDRATION_TRANSACTIONS", 1)
+    monkeypatch.setattr(source, "STEP_BYTES_MAX", 1)
     pipeline = Pipeline()
     async with pipeline.replica(PlainEngine):
         last = await pipeline.append(2, 3)

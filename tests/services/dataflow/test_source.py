@@ -170,9 +170,9 @@ async def test_a_table_may_bring_its_own_diff() -> None:
     assert source.bad_count == 2  # one without a diff, and one that would count a row of which nobody knows what it was
 
 
-@pytest.mark.parametrize("piece", [source_module.PIECE_TRANSACTIONS, 1])
+@pytest.mark.parametrize("piece", [source_module.STEP_BYTES_MAX, 1])
 async def test_of_one_tick_only_what_is_left_is_read(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_module, "PIECE_TRANSACTIONS", piece)
+    monkeypatch.setattr(source_module, "STEP_BYTES_MAX", piece)
     columns = "flag BOOLEAN, n BIGINT, x DOUBLE, s STRING, b BINARY, d DECIMAL(8,2), day DATE, at TIMESTAMP"
     whole = (
         '{"flag": true, "n": %d, "x": 0.5, "s": "s", "b": "Yg==", "d": "1.50", "day": "2026-01-02", '
@@ -192,7 +192,7 @@ async def test_of_one_tick_only_what_is_left_is_read(piece: int, monkeypatch: py
 async def test_sums_of_diffs_may_be_beyond_64_bits_in_between_but_not_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(source_module, "PIECE_TRANSACTIONS", 2)
+    monkeypatch.setattr(source_module, "STEP_BYTES_MAX", 2 * 1100)
     diffs = [(1, 2**62), (1, 2**62), (2, 1), (2, -1), (1, -5), (3, 1)]
     lines = [b'{"id": %d, "__diff": %d}' % each for each in diffs]
     rows = await read(LogSource(Records(*lines)), table(", diff 'true'"), len(lines))

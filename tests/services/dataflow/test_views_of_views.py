@@ -123,10 +123,9 @@ async def played(seed: int) -> tuple[int, list[tuple[str, int]]]:
     return wrong(log)
 
 
-@pytest.mark.parametrize("piece", [pytest.param(runner.HYDRATION_TRANSACTIONS, marks=pytest.mark.long), 3])
+@pytest.mark.parametrize("piece", [pytest.param(source.STEP_BYTES_MAX, marks=pytest.mark.long), 3 * 1100])
 async def test_every_view_is_right_at_every_tick(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "HYDRATION_TRANSACTIONS", piece)
-    monkeypatch.setattr(source, "PIECE_TRANSACTIONS", piece)
+    monkeypatch.setattr(source, "STEP_BYTES_MAX", piece)
     found = [await played(seed) for seed in range(SEEDS)]
     assert [each for _, each in found] == [[]] * SEEDS
     assert all(compared > ROWS for compared, _ in found)  # a view without changes writes no tick
@@ -162,7 +161,7 @@ def kept(log: FaultyLog, script: Script) -> tuple[Keeper, asyncio.Task[None]]:
 
 
 async def test_a_view_that_fails_while_it_is_built_writes_no_part_of_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "HYDRATION_TRANSACTIONS", 3)
+    monkeypatch.setattr(source, "STEP_BYTES_MAX", 3 * 1100)
     log = FaultyLog(Random(0), kind=True)
     rows = [*range(8), 2**63 - 1]  # the last piece has the row that no sum can hold
     log.partitions[DATA] += [Record(number, 0, b'{"k": 1, "x": %d}' % x) for number, x in enumerate(rows)]
