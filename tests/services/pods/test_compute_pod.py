@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from pavane.compute.core.replica import ReplicaCore
 from pavane.compute.transport import STAGE_PORT
 from pavane.compute.wire.common import Epoch, Token
 from pavane.compute.wire.responses import StageReport
-from pavane.dataflow.duckstate import Files
+from pavane.dataflow.duckstate import DuckState, Files
 from pavane.dataflow.keeping import Place
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.replica import ReplicaEngine
@@ -116,6 +117,18 @@ async def replica_of(generation: int, port: int, log: Waltz) -> AsyncIterator[Re
 
 def waits_for(of: Kept[Any]) -> list[str]:
     return [blocker.reason for blocker in of.report().blockers]
+
+
+def test_the_scripts_of_a_pod_share_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = shutil.disk_usage(tmp_path)._replace(free=600 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    settings = settings_of(tmp_path, 1, "127.0.0.1").model_copy(update={"state": tmp_path})
+    config = ComputeConfig(scripts=dict.fromkeys(("one", "two", "three"), SCRIPT), ticks=1, views=2)
+    with closing(computing.engine_of(settings, config)()) as engine:
+        state = engine.open(config.parsed()[0])
+        assert isinstance(state, DuckState)
+        found = state._connection.execute("SELECT current_setting('max_temp_directory_size')").fetchall()
+    assert found == [("100.0 MiB",)], "a third of half of it"
 
 
 async def test_a_replica_is_not_hydrated_until_its_engine_started_and_its_views_are_built(
