@@ -96,6 +96,16 @@ def test_pieces_of_a_view_that_is_built_lie_on_disk_until_the_last(spark: SparkS
     assert left == {name for kept in flow.kept() for name, _, _ in kept}
 
 
+def test_spark_writes_down_nothing_that_follows_from_a_condition(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a hash of 16 columns with two names each that was 2^16 expressions, and 11 s of each tick."""
+    made = script(0)
+    flow = engine_in(tmp_path, spark).open(made).flow(made.views[0])
+    assert isinstance(flow, SparkFlow)
+    flow.step({"t": table_of([(("a", 1, None), 1, 1)], arrow_schema(made.tables[0].columns))}, 2)
+    plan = flow._store.session.sql(f"SELECT * FROM {flow.stages[-1].whole()} WHERE h = 1")._jdf.queryExecution()
+    assert "isnotnull" not in plan.optimizedPlan().toString()
+
+
 @pytest.mark.parametrize("touched", [runs.HASHES_MAX, 2000])
 def test_a_step_may_touch_many_keys(
     touched: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,8 +26,7 @@ SETTINGS = {
     "spark.ui.retainedJobs": REMEMBERED,
     "spark.ui.retainedStages": REMEMBERED,
     "spark.sql.ui.retainedExecutions": REMEMBERED,
-    # It would write down that a hash is that of its columns in all ways: of 16, which have two names each, 2^16.
-    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.sql.constraintPropagation.enabled": "false",  # columns have two names each here, too
 }
 
 

@@ -35,6 +35,8 @@ MANIFEST = "manifest-"
 SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # a step has little to adapt to, and would be planned twice
     "spark.sql.session.timeZone": "UTC",
+    # It would write down that a hash is that of its columns in all ways: of 16, which have two names each, 2^16.
+    "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.optimizer.inSetConversionThreshold": str(HASHES_MAX),  # a set would not pass over batches of a run
 }
 _logger = logging.getLogger(__name__)
