@@ -127,6 +127,7 @@ def test_the_scripts_of_a_pod_share_what_is_free(tmp_path: Path, monkeypatch: py
     with closing(computing.engine_of(settings, config)()) as engine:
         state = engine.open(config.parsed()[0])
         assert isinstance(state, DuckState)
+        assert state._connection is not None
         found = state._connection.execute("SELECT current_setting('max_temp_directory_size')").fetchall()
     assert found == [("100.0 MiB",)], "a third of half of it"
 
