@@ -11,17 +11,8 @@ from pavane.raft.offline.writing import StoreWriter
 from pavane.raft.state.commands import RECOVERING_FLOOR, Append, HardState
 from pavane.raft.storage import Identity
 from pavane.raft.wire.entry import EntryType, encode_entry
-from pavane_cli.commands.raft_offline import (
-    PROGRESS_S,
-    Meter,
-    compact,
-    dump,
-    export_js,
-    import_js,
-    recover,
-    repair,
-    verify,
-)
+from pavane_cli.backups import PROGRESS_S, Meter
+from pavane_cli.commands.raft_offline import compact, dump, export_js, import_js, recover, repair, verify
 from pavane_cli.failures import ExitCode, UserError
 from tests.services.raft.test_offline import IDENTITY, change, entry, store
 from tests.services.raft.test_offline_js import left_behind

@@ -358,6 +358,13 @@ COMMON = dict[str, st.SearchStrategy[Any]](
     ),
     unknown=NAMES,
 )
+BACKED_UP = ["RaftCluster", "Coordinator", "WaltzCluster", "SwimGroup", "ComputeCluster", "Tape"]
+SCHEDULED = _object(
+    schedule=st.sampled_from(["30 2 * * *", "*/5 1-3,5 * jan MON", "30 2 * *", "@daily", "0  0 * * *"]),
+    timeZone=NAMES,
+    url=st.sampled_from(["s3://a/b", "file:///a", "ftp://a"]),
+    keep=NUMBERS,
+)
 OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "RaftCluster": {
         "stateMachine": st.sampled_from([*MACHINES, "Tape"]),
@@ -365,12 +372,7 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "secretRef": _object(name=NAMES, key=NAMES),
         "electionTimeout": _object(min=DURATIONS, max=DURATIONS, other=NAMES),
         "storage": _object(size=QUANTITIES, storageClassName=NAMES, retain=st.booleans()),
-        "backup": _object(
-            schedule=st.sampled_from(["30 2 * * *", "*/5 1-3,5 * jan MON", "30 2 * *", "@daily", "0  0 * * *"]),
-            timeZone=NAMES,
-            url=st.sampled_from(["s3://a/b", "file:///a", "ftp://a"]),
-            keep=NUMBERS,
-        ),
+        "backup": SCHEDULED,
         "deletionPolicy": st.sampled_from(["Retain", "Delete", "Keep"]),
     },
     "ComputeCluster": {
@@ -385,7 +387,10 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "interval": DURATIONS,
     },
     "Backup": {
-        "of": _object(name=NAMES, kind=st.sampled_from(["RaftCluster", "SwimGroup"])),
+        "of": _object(
+            name=NAMES,
+            kind=st.sampled_from(BACKED_UP),
+        ),
         "url": st.sampled_from(["s3://a/b", "gs://a", "file:///a b", "file:///a", "ftp://a", "az:///"]),
         "secretName": NAMES,
         "keep": NUMBERS,
@@ -396,6 +401,7 @@ OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "application": _object(image=NAMES, files=NAMES, command=st.lists(NAMES, max_size=2), code=NAMES),
         "peers": st.dictionaries(NAMES, st.sampled_from(["a.b:1", "a", ":1", "10.0.0.1:700000"]), max_size=2),
         "checkpointMib": NUMBERS,
+        "backup": SCHEDULED,
         "storage": _object(size=QUANTITIES, storageClassName=NAMES, shared=st.booleans(), retain=st.booleans()),
         "deletionPolicy": st.sampled_from(["Retain", "Delete", "Keep"]),
     },

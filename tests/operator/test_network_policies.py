@@ -108,7 +108,7 @@ def test_peers_find_each_other_where_other_pods_of_the_namespace_are_no_clients(
     assert reached(pod("data", {"app": "shop"}), found) == set()
     assert reached(pod("data", {"role": "client"}), found) == {RAFT, PUBLISH}
     assert reached(pod("elsewhere", {"role": "client"}), found) == set()
-    backup = NAMES_OF_BACKUPS.labels("nightly", "1")
+    backup = NAMES_OF_BACKUPS["RaftCluster"].labels("nightly", "1")
     assert reached(pod("data", backup), found) == {RAFT, PUBLISH}, "it copies the cluster"
     assert reached(pod("elsewhere", backup), found) == set()
     assert reached(pod("data", {"app.kubernetes.io/name": "backup"}), found) == set(), "somebody else's"

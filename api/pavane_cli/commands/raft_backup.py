@@ -10,24 +10,13 @@ import typer
 
 from pavane.raft.backup import Backup, BackupError, back_up
 from pavane.raft.keys import IDENT_KEY, SERVER_SECRET_KEY
-from pavane.raft.offline.remote import backups as found_at
-from pavane.raft.offline.remote import remove, surplus, upload, vacant
+from pavane.raft.offline.remote import copies, upload, vacant
 from pavane.raft.offline.restoring import restore as restoring
 from pavane.raft.server import StoreError
 from pavane.raft.wire.frames import UINT_MAX
 from pavane_cli import output
-from pavane_cli.commands.raft_offline import (
-    Meter,
-    Option,
-    Place,
-    Yes,
-    confirm,
-    failures,
-    folder_at,
-    is_url,
-    store_at,
-    tell,
-)
+from pavane_cli.backups import Keep, Meter, Option, Place, Url, Yes, is_url, listed
+from pavane_cli.commands.raft_offline import failures, folder_at, store_at, tell
 from pavane_cli.commands.raft_peer import ClusterId, curve_of, members_of
 from pavane_cli.failures import ExitCode, UserError, as_user_error
 from pavane_cli.output import Format, Output
@@ -82,11 +71,8 @@ def backup(
 
 
 def backups(
-    url: Annotated[str, typer.Argument(metavar="URL", help="What the URLs of the backups have before their names.")],
-    keep: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Delete those that are older than the N newest which are whole."),
-    ] = None,
+    url: Url,
+    keep: Keep = None,
     yes: Yes = False,
     option: Option = None,
     form: Output = Format.TABLE,
@@ -97,29 +83,8 @@ def backups(
     """
 
     async def work() -> None:
-        store = store_at(url, option)
-        found = await found_at(store)
-        old = () if keep is None else surplus(found, keep)
-        rows = [
-            {
-                "name": each.name,
-                "written": each.written.isoformat(),
-                "entry": None if each.manifest is None else each.manifest.index,
-                "bytes": sum(each.objects.values()),
-                "state": each.fault or "whole",
-                "old": each in old,
-            }
-            for each in found
-        ]
-        if form.structured:
-            output.structured(rows, form)
-        else:
-            output.table(("NAME", "WRITTEN", "ENTRY", "BYTES", "STATE"), [[*row.values()][:-1] for row in rows])
-        if old:
-            output.note(f"old: {', '.join(each.name for each in old)}")
-            confirm(yes)
-        for each in reversed(old):
-            await remove(store, each)
+        position = "entry", lambda manifest: manifest.index
+        await listed(copies, store_at(url, option), position, keep, yes=yes, form=form)
 
     with failures():
         asyncio.run(work())

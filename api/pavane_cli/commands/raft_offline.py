@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -37,46 +37,18 @@ from pavane.raft.storage.js_files import JsFileError
 from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_term, entry_type
 from pavane.wire import RemoteProtocolError
 from pavane_cli import output
+from pavane_cli.backups import Meter, Option, Place, Yes, confirm, is_url, store_of
 from pavane_cli.commands.raft_peer import ClusterId, members_of
 from pavane_cli.entries import words
-from pavane_cli.failures import ExitCode, UserError, lacks
+from pavane_cli.failures import ExitCode, UserError
 
 if TYPE_CHECKING:
     from pavane.runtime.objects import ObjectStore
 
-PROGRESS_S = 2.0
-"""Between two lines of progress: what is done sooner says nothing."""
-
 Folder = Annotated[Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="Data folder of the peer.")]
-Place = Annotated[str, typer.Argument(metavar="DIR", help="Folder, or URL of a backup: s3://, gs://, az://, file://.")]
-Option = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="An option of the URL's store, such as aws_endpoint=http://10.0.0.1:7070. More than once.",
-    ),
-]
 JsSource = Annotated[
     Path, typer.Argument(metavar="JS", exists=True, file_okay=False, help="Data folder of a zmq-raft peer.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; default: dry run.")]
-
-
-class Meter:
-    """Prints on standard error how far a long piece of work is."""
-
-    def __init__(self, doing: str, clock: Callable[[], float] = time.monotonic, unit: str = "bytes") -> None:
-        self._doing = doing
-        self._unit = unit
-        self._clock = clock
-        self._next = clock() + PROGRESS_S
-
-    def __call__(self, done: int, total: int) -> None:
-        """Print the progress, at most every PROGRESS_S."""
-        now = self._clock()
-        if now >= self._next:
-            self._next = now + PROGRESS_S
-            output.note(f"{self._doing}: {done:,} of {total:,} {self._unit} ({100 * done // max(1, total)} %)")
 
 
 @contextlib.contextmanager
@@ -92,18 +64,9 @@ def failures() -> Iterator[None]:
         raise UserError(str(error)) from error
 
 
-def is_url(place: str) -> bool:
-    """Whether it is the URL of a store, not a folder."""
-    return "://" in place
-
-
 def store_at(url: str, option: list[str] | None, *, make: bool = False) -> "ObjectStore":
     """Return the store; options that are secret come from the environment. Raises ``StoreError``, ``UserError``."""
-    try:
-        from pavane.runtime.objects import ObjectStore  # noqa: PLC0415 - a folder needs no library
-    except ModuleNotFoundError as error:
-        raise lacks(error, "services") from error
-    return ObjectStore(url, dict(text.partition("=")[::2] for text in option or ()), StoreError, make=make)
+    return store_of(url, option, StoreError, make=make)
 
 
 @contextlib.contextmanager
@@ -312,12 +275,6 @@ def recover(
         output.say("the former members must never run again with their data")
         confirm(yes)
         carry_out(folder, identity, commands)
-
-
-def confirm(yes: bool) -> None:
-    """Raise ``UserError`` unless the user says yes."""
-    if not yes:
-        raise UserError("nothing was changed; add --yes to do it", ExitCode.REFUSED)
 
 
 def _range(first: int, last: int) -> str:

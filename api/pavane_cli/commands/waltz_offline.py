@@ -9,10 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from pavane.runtime.backups import NAME as BACKUP_NAME
 from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage.directory import ForeignDirectory
 from pavane.waltz.storage.inspect import InUse, PartitionReport, StoppedFolder
 from pavane_cli import output
+from pavane_cli.backups import Option, is_url
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.output import Format, Output
 
@@ -33,12 +35,26 @@ def _opened(folder: Path) -> Iterator[StoppedFolder]:
         raise UserError(f"{folder} cannot be read: {error}") from error
 
 
-def verify(folder: Folder, form: Output = Format.TABLE) -> None:
-    """Check all records of a stopped storage node, their order and what was acknowledged. Changes nothing.
+def verify(
+    place: Annotated[
+        str, typer.Argument(metavar="DIR", help="The folder with waltz-storage.ctl, or a backup: folder or URL.")
+    ],
+    option: Option = None,
+    form: Output = Format.TABLE,
+) -> None:
+    """Check all records of a stopped storage node, or all that a backup names in the archive. Changes nothing.
 
     Exit code 1 if a partition is damaged. An incomplete write at the end, which nobody acknowledged, is not damage.
+    Options are those of the store of a backup and of its archive.
     """
-    with _opened(folder) as stored:
+    if is_url(place) or (Path(place) / BACKUP_NAME).exists():
+        from pavane_cli.commands.waltz_backup import verify_backup  # noqa: PLC0415 - a folder needs no object storage
+
+        verify_backup(place, option)
+        return
+    if not Path(place).is_dir():
+        raise UserError(f"{place} is no folder", ExitCode.USAGE)
+    with _opened(Path(place)) as stored:
         reports = list(stored.reports())
         if form.structured:
             output.structured([_document(report) for report in reports], form)

@@ -1,4 +1,4 @@
-"""`Backup`: a copy of a RaftCluster in object storage, made once (docs/specs/operator.md 1.10)."""
+"""`Backup`: a copy of a resource in object storage, made once (docs/specs/operator.md 1.10)."""
 
 from enum import StrEnum
 
@@ -24,22 +24,36 @@ class Phase(StrEnum):
 
 
 class BackedUpKind(StrEnum):
-    """Kinds of which backups are made."""
+    """Kinds of which backups are made; of the last two there is nothing to copy, and a rule says so."""
 
     RAFT_CLUSTER = "RaftCluster"
+    COORDINATOR = "Coordinator"
+    WALTZ_CLUSTER = "WaltzCluster"
+    COMPUTE_CLUSTER = "ComputeCluster"
+    SWIM_GROUP = "SwimGroup"
 
 
 class BackupOf(Model):
     """What is copied."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            rule(
+                "self.kind != 'ComputeCluster'",
+                "a ComputeCluster has nothing to back up: its views are made from the log: back up that",
+            ),
+            rule("self.kind != 'SwimGroup'", "a SwimGroup has nothing to back up: its members tell each other anew"),
+        )
+    )
+
     kind: BackedUpKind = Field(default=BackedUpKind.RAFT_CLUSTER, json_schema_extra=marked(Mark.CONTROL))
-    """Its kind."""
+    """Its kind: RaftCluster, Coordinator with a volume, or WaltzCluster with `spec.archive`."""
     name: ResourceName = Field(json_schema_extra=marked(Mark.CONTROL))
     """Its name, in the same namespace."""
 
 
 class BackupSpec(Model):
-    """A copy of a RaftCluster in object storage: made once, read back and compared."""
+    """A copy of a resource in object storage: made once, read back and compared."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(rule("self == oldSelf", "a Backup is made once: create another one"))
@@ -48,14 +62,14 @@ class BackupSpec(Model):
     of: BackupOf
     """What is copied."""
     url: StoreUrl = Field(json_schema_extra=marked(Mark.CONTROL))
-    """Where the backups of this cluster are: `s3://bucket/path`, `gs://…`, `az://…`. `file:///path` is a folder
+    """Where the backups of the resource are: `s3://bucket/path`, `gs://…`, `az://…`. `file:///path` is a folder
     that all pods share, as on the embedded cluster of `pavane up`: in containers nothing mounts one, and the Backup
     fails. Each has a folder of its own below it, of which the status tells."""
     secret_name: Name | None = Field(default=None, json_schema_extra=marked(Mark.CONTROL))
     """A Secret in the same namespace with options of the store, a key for each, as `spec.archive` of a WaltzCluster
     takes them: `aws_access_key_id`, `aws_secret_access_key`, `aws_region`, `aws_endpoint`, …"""
     keep: int | None = Field(default=None, ge=1, le=KEEP_MAX, json_schema_extra=marked(Mark.CONTROL))
-    """Once this one is good, those of the cluster below `url` are deleted that are older than so many whole ones; if
+    """Once this one is good, those of the resource below `url` are deleted that are older than so many whole ones; if
     absent, none."""
 
 
@@ -94,11 +108,13 @@ class BackupStatus(StoredStatus):
     bytes: Count | None = None
     """Size of the copy."""
     index: Count | None = None
-    """Everything up to this entry of the log is in it."""
+    """Everything up to this entry of a Raft log or record of a Coordinator is in it; of a WaltzCluster the number of
+    transactions."""
     digest: Name | None = None
-    """Digest of the state at that entry, as `pavane raft verify` prints it; absent where there is no state."""
+    """Of the state at that entry, or of all that was copied, as `verify` of the kind prints it; absent for a log of
+    a RaftCluster without state."""
     url: str | None = Field(default=None, max_length=2 * STORE_URL_MAX_CHARACTERS)
-    """Where it is; for `pavane raft verify` and `restore`."""
+    """Where it is; for the commands `verify` and `restore` of the kind."""
     conditions: list[Condition] = Field(
         default_factory=list,
         max_length=CONDITIONS_MAX_ITEMS,
@@ -115,6 +131,7 @@ DEFINITION = Described(
     status=BackupStatus,
     folder="backup",
     columns=(
+        column("Kind", "string", ".spec.of.kind", priority=1),
         column("Of", "string", ".spec.of.name"),
         column("Phase", "string", ".status.phase"),
         column("Entry", "integer", ".status.index"),

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
+from pavane_operator.crds.backup import ScheduledBackup
 from pavane_operator.crds.base import (
     LIST_MAX_ITEMS,
     MAP_MAX_ENTRIES,
@@ -124,6 +125,7 @@ class CoordinatorSpec(CommonSpec):
             rule("has(self.log) == has(oldSelf.log)", "log cannot be added or removed"),
             rule("!has(self.log) || self.replicas == 1", "replicas must be 1 with log"),
             rule("!has(self.log) || !self.storage.shared", "storage.shared needs a volume, so no log"),
+            rule("!has(self.log) || !has(self.backup)", "backup needs a volume: with log, back up the WaltzCluster"),
         )
     )
 
@@ -161,6 +163,8 @@ class CoordinatorSpec(CommonSpec):
         ),
     )
     """The volume with log and checkpoints; unused with `log`."""
+    backup: ScheduledBackup | None = Field(default=None, json_schema_extra=marked(Mark.CONTROL))
+    """Backups that are made by themselves; condition BackupFailed says when the last one failed."""
     resources: CoordinatorResources = Field(default_factory=CoordinatorResources)
     """Computing resources of the coordinator."""
     rollout: CoordinatorRollout = Field(default_factory=CoordinatorRollout)

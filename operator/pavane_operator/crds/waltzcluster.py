@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field
 
+from pavane_operator.crds.backup import ScheduledBackup
 from pavane_operator.crds.base import (
     LIST_MAX_ITEMS,
     MAP_MAX_ENTRIES,
@@ -249,6 +250,7 @@ class WaltzClusterSpec(CommonSpec):
                 "!has(self.clients) || self.clients.authentication == 'None' || self.tls.mode == 'SelfSigned'",
                 "clients.authentication Certificate needs tls.mode SelfSigned: the operator issues the certificates",
             ),
+            rule("!has(self.backup) || has(self.archive)", "backup needs archive, which has the data"),
         )
     )
 
@@ -333,6 +335,9 @@ class WaltzClusterSpec(CommonSpec):
         ),
     )
     """Where the servers copy what is committed to; if absent, nowhere."""
+    backup: ScheduledBackup | None = Field(default=None, json_schema_extra=marked(Mark.CONTROL))
+    """Backups that are made by themselves: lists of what `archive` has; condition BackupFailed says when the last one
+    failed."""
     clients: Clients | None = Field(
         default=None,
         json_schema_extra=marked(

@@ -61,6 +61,8 @@ class Mount:
     claim: str | None = None
     audience: str | None = None
     """Of a token of the pod's account, in the file OTLP_FILE."""
+    read_only: bool = False
+    """Of a claim: whether the pod only reads there. All else is read only anyway."""
 
     def volume(self) -> dict[str, Any] | None:
         """Its entry in `volumes` of the pod; what the StatefulSet claims has none."""
@@ -78,7 +80,7 @@ class Mount:
     def mount(self) -> dict[str, Any]:
         """Its entry in `volumeMounts` of the container."""
         given = (self.config_map, self.secret, self.audience)
-        read_only = {"readOnly": True} if any(each is not None for each in given) else {}
+        read_only = {"readOnly": True} if self.read_only or any(each is not None for each in given) else {}
         return {"name": self.name, "mountPath": self.path, **read_only}
 
 

@@ -21,7 +21,7 @@ class Step(Enum):
 
     LOG = "a log was created"
     CHECKPOINT = "a checkpoint is durable"
-    CONNECTION = "a name was attached"
+    CONNECTION = "a name was attached, or compared with a backup"
 
 
 @dataclass(frozen=True, slots=True)

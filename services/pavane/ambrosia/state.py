@@ -5,7 +5,7 @@ a sender that restarts cannot produce them again. ``Output`` keeps both and repa
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import NamedTuple
@@ -133,6 +133,9 @@ class Meta:
     last_checkpoint: int = 0  # 0: none yet
     last_log: int = 0
     connections: tuple[str, ...] = ()
+    restored: int = 0  # when it was made from a backup, in seconds since 1970; 0: it was not (12.5)
+    made: Mapping[str, int] | None = None  # calls to each peer that the backup leads to; None: not counted yet
+    met: tuple[str, ...] = ()  # peers that hold no other calls
 
 
 class Diverged(ProtocolError):

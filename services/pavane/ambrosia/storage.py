@@ -68,7 +68,8 @@ class Registry:
         try:
             found = json.loads(data)
             meta = found.pop("meta")
-            return Row(Meta(**{**meta, "connections": tuple(meta["connections"])}), **found)
+            lists = {name: tuple(meta[name]) for name in ("connections", "met") if name in meta}
+            return Row(Meta(**{**meta, **lists}), **found)
         except (ValueError, KeyError, TypeError) as error:
             text = f"the registry's {file_name(instance)} cannot be read: {error}; restore it or remove the instance"
             raise FatalError(Fatal.CHECKPOINT, text) from error
@@ -83,7 +84,8 @@ class Registry:
         names = ("address", "process", "since", "generation", "log", "registration", "version")
         fields = {name: getattr(row, name) for name in names}
         shown = {name: getattr(meta, name) for name in ("current_version", "last_checkpoint", "last_log")}
-        data = {"meta": {**shown, "connections": list(meta.connections)}, **fields}
+        backup = {"restored": meta.restored, "made": meta.made, "met": list(meta.met)} if meta.restored else {}
+        data = {"meta": {**shown, "connections": list(meta.connections), **backup}, **fields}
         replace_file(self._folder, file_name(instance), json.dumps(data, indent=1).encode())
         return row
 
@@ -259,6 +261,7 @@ class FileStore:
         self._registry = registry
         self._instance = instance
         self._row = registry.load(instance)
+        self.tenure.restored = self._row.meta.restored
         self._log: File | None = None
         self._checkpoint: _Checkpoint | None = None
 

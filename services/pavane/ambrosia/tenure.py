@@ -14,6 +14,7 @@ BEAT = "server.beat"  # changes for as long as the writer lives
 TURN = "server.turn"  # held for moments only
 BEAT_BYTES = 8
 STILL_LOOKS = 30  # looks at the beat in which it did not change: a busy machine delays them as it delays the writer
+GENERATIONS_MAX = 1 << 20  # of what was made from one backup: its peers may have seen as many before
 TURN_S = 5.0  # a turn is a few system calls and fsyncs
 TURN_POLL_S = 0.005
 
@@ -39,6 +40,8 @@ class Tenure:
     def __init__(self, folder: Folder, instance: str, generation: int = 0) -> None:
         self.generation = generation
         self.term = read_number(folder, TERM) or 0
+        self.restored = 0
+        """When the instance was made from a backup, in seconds since 1970; 0: it was not."""
         self._folder = folder
         self._instance = instance
         self._lock: Lock | None = None
@@ -53,8 +56,8 @@ class Tenure:
 
     @property
     def token(self) -> tuple[int, int]:
-        """What peers compare: they turn away a process that was overtaken."""
-        return self.generation, self.term
+        """What peers compare: they turn away a process that was overtaken, or that is older than a restore."""
+        return self.restored * GENERATIONS_MAX + self.generation, self.term
 
     def check(self) -> None:
         """Raise ``Superseded`` if a greater generation may write, else as ``check_term``."""

@@ -27,12 +27,13 @@ from pavane.runtime.process import EXIT_FAILED, Process
 from pavane.runtime.settings import SettingsError
 from pavane.stage.role import RoleReport
 from pavane.stage.server import StageServer
-from pavane.waltz.aio.archive import Archive, folder_of
+from pavane.waltz.aio.archive import Archive
 from pavane.waltz.aio.cluster import ClusterConfig, check_tree, make_tree, read_rollout, read_view, set_rollout
 from pavane.waltz.core.retention import Policy
 from pavane.waltz.core.rights import Rights, Rule
 from pavane.waltz.errors import ArchiveError
 from pavane.waltz.server import WaltzServer
+from pavane.waltz.state.archived import folder_of
 from pavane.waltz.state.metadata import MetadataError
 from pavane.wire import Stage
 

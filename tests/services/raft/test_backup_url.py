@@ -14,11 +14,11 @@ import pytest
 
 from pavane.raft.backup import back_up
 from pavane.raft.client import RaftClient
-from pavane.raft.offline import remote
 from pavane.raft.offline.manifest import NAME, Manifest, checked, manifest_of, seal
 from pavane.raft.offline.remote import Kept, backups, download, remove, surplus, upload
 from pavane.raft.state.configuration import Members
 from pavane.raft.storage import StoreError
+from pavane.runtime import backups as copies
 from pavane.runtime.objects import ObjectStore
 from pavane_cli.commands import raft_backup, raft_offline
 from pavane_cli.failures import UserError
@@ -229,7 +229,7 @@ async def test_old_backups_are_listed_and_deleted_and_never_the_last_whole_one(
 
 async def test_a_deletion_that_was_interrupted_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await kept(tmp_path, "1", "2")
-    monkeypatch.setattr(remote, "DELETED_MAX", 1)
+    monkeypatch.setattr(copies, "DELETED_MAX", 1)
     folder = tmp_path / "store" / "1"
     foreign = folder / "log" / "of somebody else" / "x"
     foreign.parent.mkdir()
@@ -265,7 +265,7 @@ async def test_a_manifest_that_cannot_be_read_stops_no_list(tmp_path: Path, monk
     store = await kept(tmp_path, "1", "2")
     with (tmp_path / "store" / "2" / NAME).open("ab") as file:
         file.write(bytes(5000))
-    monkeypatch.setattr(remote, "MANIFEST_BYTES_MAX", 5000)
+    monkeypatch.setattr(copies, "MANIFEST_BYTES_MAX", 5000)
     assert [(each.name, bool(each.fault)) for each in await backups(store)] == [("2", True), ("1", False)]
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pavane.waltz.aio.archive import Archive, folder_of
+from pavane.waltz.aio.archive import Archive
 from pavane.waltz.client import Waltz
 from pavane.waltz.core import feed, partition, storing
 from pavane.waltz.core.retention import Policy
 from pavane.waltz.errors import ArchiveError, Rejected, Trimmed
 from pavane.waltz.server import archiving
-from pavane.waltz.state.archived import Archived, Piece
+from pavane.waltz.state.archived import Archived, Piece, folder_of
 from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage.piece import cut, records_of
 from pavane.waltz.wire import messages as m

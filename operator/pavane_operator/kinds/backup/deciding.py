@@ -13,12 +13,17 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from pavane_operator.crds.backup import DEFINITION, BackupStatus, Phase
+from pavane_operator.crds.backup import DEFINITION, BackedUpKind, BackupStatus, Phase
 from pavane_operator.crds.status import Truth, condition_of
 from pavane_operator.objects.names import Names
 from pavane_operator.plan.model import parse_time
 
-NAMES = Names(DEFINITION.name, "raft")
+NAMES = {
+    "RaftCluster": Names(DEFINITION.name, "raft"),
+    "Coordinator": Names(DEFINITION.name, "coordinator"),
+    "WaltzCluster": Names(DEFINITION.name, "waltz"),
+}
+"""Of the pod, by the kind of what it copies."""
 DEADLINE = timedelta(hours=4)
 """Of a Backup since it was created: one that hangs, or waits for a cluster that never comes, holds up no other."""
 ATTEMPTS_MAX = 5
@@ -30,10 +35,14 @@ UID_CHARACTERS = 8
 """Of a uid in names: what is before its first dash."""
 CREATING_MAX = timedelta(minutes=1)
 """A kubelet gives no reason while a Secret is missing; beyond this time that is more likely than a slow pull."""
+SHORT = {"RaftCluster": "raft", "Coordinator": "coord", "WaltzCluster": "waltz"}
+"""How commands call a kind."""
 STOPPING_MAX = timedelta(minutes=1)
 """Beyond its grace period: a pod that is deleted longer is on a node that is gone, and never says that it has ended."""
 
 Object = Mapping[str, Any]
+Source = tuple[str, str, str]
+"""Namespace, kind and name of what is backed up."""
 
 
 class Made(BaseModel):
@@ -43,6 +52,8 @@ class Made(BaseModel):
     bytes: int
     digest: str
     kept: str
+    until: str = ""
+    """Where it ends, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +85,25 @@ def ended(body: Object) -> bool:
     return phase_of(body) in (Phase.COMPLETE, Phase.FAILED)
 
 
-def turns(backups: Iterable[Object]) -> dict[tuple[str, str], Object]:
-    """Return whose turn it is, by namespace and name of the cluster: one that runs, else the oldest."""
-    found: dict[tuple[str, str], Object] = {}
+def turns(backups: Iterable[Object]) -> dict[Source, Object]:
+    """Return whose turn it is, by what it copies (`source_of`): one that runs, else the oldest."""
+    found: dict[Source, Object] = {}
     for body in sorted(backups, key=lambda each: (phase_of(each) is not Phase.RUNNING, age(each))):
         if not ended(body):
-            found.setdefault(cluster_of(body), body)
+            found.setdefault(source_of(body), body)
     return found
 
 
-def cluster_of(body: Object) -> tuple[str, str]:
-    """Return namespace and name of the cluster that it is a backup of."""
-    return body["metadata"]["namespace"], body["spec"]["of"]["name"]
+def source_of(body: Object) -> Source:
+    """Return namespace, kind and name of what it is a backup of."""
+    of = body["spec"]["of"]
+    return body["metadata"]["namespace"], of.get("kind", BackedUpKind.RAFT_CLUSTER.value), of["name"]
+
+
+def words_of(body: Object) -> str:
+    """Kind and name of what it is a backup of."""
+    _, kind, name = source_of(body)
+    return f"{kind} {name}"
 
 
 def decide(body: Object, first: Object, cluster: Object | None, pod: Object | None, now: datetime) -> Decision:
@@ -99,7 +117,7 @@ def decide(body: Object, first: Object, cluster: Object | None, pod: Object | No
         now: The time.
     """
     status = BackupStatus.parse(body.get("status")) or BackupStatus()
-    ran = _terminated(pod or {})
+    ran = _terminated(body, pod or {})
     if status.phase is Phase.RUNNING and (made := _made(ran)) is not None:
         return _complete(body, status, made, now)  # past its time, too: the copy is there
     created = parse_time(body["metadata"].get("creationTimestamp"))
@@ -113,6 +131,8 @@ def decide(body: Object, first: Object, cluster: Object | None, pod: Object | No
         waits = _waits(body, first, cluster)
         if cluster is None or waits is not None:
             return Decision(_next(body, status, Phase.PENDING, *(waits or _missing(body)), now))
+        if (never := refusal(cluster)) is not None:
+            return _failed(body, status, *never, now)
         told = {"started_at": now.replace(microsecond=0), "attempt": 1, "url": url_of(body, cluster)}
         begun = status.model_copy(update=told)
         return Decision(_next(body, begun, Phase.RUNNING, "Copying", "", now), start=True)
@@ -120,11 +140,11 @@ def decide(body: Object, first: Object, cluster: Object | None, pod: Object | No
         if status.retry_at is not None and now < status.retry_at:
             return Decision(_again(body, status, now))
         if cluster is None:
-            return _failed(body, status, "ClusterMissing", f"RaftCluster {cluster_of(body)[1]} is gone", now)
+            return _failed(body, status, "ClusterMissing", f"{words_of(body)} is gone", now)
         return Decision(_again(body, status, now), start=True)
     if not ran and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed") and not _is_lost(pod, now):
         return Decision(_next(body, status, Phase.RUNNING, *_held_up(body, pod, _said(status, "Complete"), now), now))
-    words = _last_words(pod, ran) or "its pod was ended before it was done"
+    words = _last_words(body, pod, ran) or "its pod was ended before it was done"
     attempt = status.attempt or 1
     if attempt >= ATTEMPTS_MAX:
         return _failed(body, status, "AttemptsFailed", f"{attempt} attempts failed, the last: {words}", now)
@@ -145,35 +165,45 @@ def age(body: Object) -> tuple[str, str]:
 
 def _waits(body: Object, first: Object, cluster: Object | None) -> tuple[str, str] | None:
     """Reason and message why it cannot begin."""
-    name = cluster_of(body)[1]
     if first["metadata"]["uid"] != body["metadata"]["uid"]:
-        return "OneAtATime", f"Backup {first['metadata']['name']} of RaftCluster {name} is first"
+        return "OneAtATime", f"Backup {first['metadata']['name']} of {words_of(body)} is first"
     if cluster is None:
         return _missing(body)
     return cannot_begin(cluster)
 
 
 def _missing(body: Object) -> tuple[str, str]:
-    return "ClusterMissing", f"there is no RaftCluster {cluster_of(body)[1]}"
+    return "ClusterMissing", f"there is no {words_of(body)}"
 
 
 def cannot_begin(cluster: Object) -> tuple[str, str] | None:
     """Reason and message why a cluster cannot be copied now."""
-    name = cluster["metadata"]["name"]
+    called = f"{cluster['kind']} {cluster['metadata']['name']}"
     if cluster["metadata"].get("deletionTimestamp"):
-        return "ClusterMissing", f"RaftCluster {name} is being deleted"
+        return "ClusterMissing", f"{called} is being deleted"
     if (cluster.get("spec") or {}).get("suspend"):
-        hint = f"start it with `pavane resume-resource raft/{name}`"
-        return "ClusterSuspended", f"RaftCluster {name} is suspended: {hint}"
+        hint = f"start it with `pavane resume-resource {SHORT[cluster['kind']]}/{cluster['metadata']['name']}`"
+        return "ClusterSuspended", f"{called} is suspended: {hint}"
     if not (cluster.get("status") or {}).get("activeGeneration"):
-        return "ClusterNotReady", f"RaftCluster {name} has no active generation yet"
+        return "ClusterNotReady", f"{called} has no active generation yet"
     return None
 
 
-def _terminated(pod: Object) -> Object:
+def refusal(cluster: Object) -> tuple[str, str] | None:
+    """Reason and message why no backup of it can ever be made, as it is."""
+    spec, called = cluster.get("spec") or {}, f"{cluster['kind']} {cluster['metadata']['name']}"
+    if cluster["kind"] == BackedUpKind.COORDINATOR and spec.get("log") is not None:
+        log = spec["log"]["waltzClusterRef"]["name"]
+        return "LogOnWaltz", f"{called} keeps checkpoints and calls in WaltzCluster {log}: make a Backup of that"
+    if cluster["kind"] == BackedUpKind.WALTZ_CLUSTER and spec.get("archive") is None:
+        return "NoArchive", f"{called} has no spec.archive, of which its backups tell: add one"
+    return None
+
+
+def _terminated(body: Object, pod: Object) -> Object:
     """How its own container ended, empty while it has not: one that was put beside it may run for ever."""
     for each in (pod.get("status") or {}).get("containerStatuses") or ():
-        if each.get("name") == NAMES.role:
+        if each.get("name") == NAMES[source_of(body)[1]].role:
             return (each.get("state") or {}).get("terminated") or {}
     return {}
 
@@ -192,11 +222,11 @@ def _made(terminated: Object) -> Made | None:
         return None
 
 
-def _last_words(pod: Object, terminated: Object) -> str:
+def _last_words(body: Object, pod: Object, terminated: Object) -> str:
     if terminated.get("message"):
         return str(terminated["message"]).strip()
     if terminated.get("reason") == "OOMKilled":
-        return "out of memory: raise spec.resources of the RaftCluster"
+        return f"out of memory: raise spec.resources of {words_of(body)}"
     status = pod.get("status") or {}
     return str(status.get("message") or status.get("reason") or "")
 
@@ -236,7 +266,7 @@ def _complete(body: Object, status: BackupStatus, made: Made, now: datetime) -> 
         "digest": made.digest or None,
         "retry_at": None,
     }
-    text = f"everything up to entry {made.index}, read back and compared"
+    text = f"everything up to {made.until or f'entry {made.index}'}, read back and compared"
     text += f"; older backups were not deleted: {made.kept}" if made.kept else ""
     return Decision(_next(body, status.model_copy(update=told), Phase.COMPLETE, "Verified", text, now))
 

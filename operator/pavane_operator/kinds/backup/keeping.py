@@ -9,9 +9,11 @@ from typing import Any
 import structlog
 
 from pavane_operator.crds.backup import DEFINITION, BackupStatus
+from pavane_operator.crds.coordinator import DEFINITION as COORDINATOR
 from pavane_operator.crds.raftcluster import DEFINITION as RAFT
+from pavane_operator.crds.waltzcluster import DEFINITION as WALTZ
 from pavane_operator.kinds.backup import pod as rendering
-from pavane_operator.kinds.backup.deciding import cluster_of, decide, ended, refused, turns
+from pavane_operator.kinds.backup.deciding import Source, decide, ended, refused, source_of, turns
 from pavane_operator.kinds.backup.scheduling import due, surplus, told
 from pavane_operator.kinds.podless import Around, PodlessKind
 from pavane_operator.kube import AlreadyExists, Forbidden, Invalid, KubeError
@@ -20,10 +22,10 @@ from pavane_operator.kube.resources import PODS, Object, custom
 IDLE_LOOKS = 60
 """So many passes are left out while nothing is under way and nothing was told: five minutes, for what a watch lost."""
 BACKUPS = custom(DEFINITION.name, DEFINITION.plural)
-RAFT_CLUSTERS = custom(RAFT.name, RAFT.plural)
+SOURCES = tuple(custom(each.name, each.plural) for each in (RAFT, COORDINATOR, WALTZ))
 
-Turns = Mapping[tuple[str, str], Mapping[str, Any]]
-"""Whose turn it is, by namespace and name of the cluster."""
+Turns = Mapping[Source, Mapping[str, Any]]
+"""Whose turn it is, by what it copies."""
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +48,8 @@ class Backups(PodlessKind):
 
     async def look(self) -> None:
         """Bring each Backup a step on, and make those that are due. Raises ``KubeError``."""
-        clusters, now = self._around.known(RAFT_CLUSTERS), self._around.now()
+        now = self._around.now()
+        clusters = [each for source in SOURCES for each in self._around.known(source)]
         if self._idle and not any(due(each, self._found or (), now) for each in clusters):
             self._idle -= 1
         else:
@@ -64,11 +67,11 @@ class Backups(PodlessKind):
     async def _serve_all(self, clusters: Sequence[Object]) -> bool:
         """Return whether there is more to come."""
         found = self._found = await self._listed(BACKUPS)
-        known = {_key(each): each for each in clusters}
+        known = {(_key(each)[0], each["kind"], _key(each)[1]): each for each in clusters}
         first = turns(found)
         for body in found:
             with _logged(body):
-                await self._serve(body, first, known.get(cluster_of(body)))
+                await self._serve(body, first, known.get(source_of(body)))
         made = 0
         for cluster in clusters:
             with _logged(cluster):
@@ -93,7 +96,7 @@ class Backups(PodlessKind):
             held = BackupStatus.parse(body.get("status")) or BackupStatus()
             current = rendering.pod_name(body, held.attempt or 1)
             pod = next((each for each in pods if each["metadata"]["name"] == current), None)
-            decision = decide(body, first[cluster_of(body)], cluster, pod, self._around.now())
+            decision = decide(body, first[source_of(body)], cluster, pod, self._around.now())
             await self._write(body, held, decision.status)
             if decision.start and cluster is not None:
                 try:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pavane_operator.crds.backup import BackupStatus, Phase, ScheduledBackup
+from pavane_operator.crds.backup import BackedUpKind, BackupStatus, Phase, ScheduledBackup
 from pavane_operator.crds.base import RESOURCE_NAME_MAX_CHARACTERS
 from pavane_operator.cron import Schedule
-from pavane_operator.kinds.backup.deciding import age, cannot_begin, ended, phase_of
+from pavane_operator.kinds.backup.deciding import SHORT, age, cannot_begin, ended, phase_of, source_of
 from pavane_operator.plan.model import BACKUP_FAILED, OwnCondition
 
 SCHEDULED_LABEL = "pavane.dev/scheduled-for"
@@ -26,11 +26,12 @@ Object = Mapping[str, Any]
 
 def scheduled(cluster: Object, backups: Sequence[Object]) -> list[Object]:
     """Return the Backups that the schedule of a cluster made, the newest first."""
-    place = (cluster["metadata"]["namespace"], cluster["metadata"]["name"])
+    name = cluster["metadata"]["name"]
+    place = (cluster["metadata"]["namespace"], cluster["kind"], name)
     found = [
         body
         for body in backups
-        if place == (body["metadata"]["namespace"], (body["metadata"].get("labels") or {}).get(SCHEDULED_LABEL))
+        if source_of(body) == place and (body["metadata"].get("labels") or {}).get(SCHEDULED_LABEL) == name
     ]
     return sorted(found, key=age, reverse=True)
 
@@ -54,7 +55,9 @@ def due(cluster: Object, backups: Sequence[Object], now: datetime) -> dict[str, 
     if at is None:
         return None
     namespace, name = cluster["metadata"]["namespace"], cluster["metadata"]["name"]
-    called = f"{_stem(name)}-{at:{TIME_FORMAT}}"
+    # One of another kind may have the same name.
+    stem = name if cluster["kind"] == BackedUpKind.RAFT_CLUSTER else f"{name}-{SHORT[cluster['kind']]}"
+    called = f"{_stem(stem)}-{at:{TIME_FORMAT}}"
     newest = max((str(body["metadata"]["name"]) for body in of_schedule), default="")
     if newest >= called:  # the time in names has a fixed width
         return None

@@ -38,7 +38,7 @@ def template(inputs: Inputs, spec: CoordinatorSpec) -> dict[str, Any]:
         files = Mount("application", APPLICATION_MOUNT, config_map=spec.application.files)
         made["spec"]["volumes"].append(files.volume())
     if spec.log is None and not spec.storage.shared:
-        made["spec"]["affinity"] = _beside(made["spec"].get("affinity", {}), names.NAMES.all_pods(resource.name))
+        made["spec"]["affinity"] = beside(made["spec"].get("affinity", {}), names.NAMES.all_pods(resource.name))
     return made
 
 
@@ -77,8 +77,8 @@ def _application(inputs: Inputs, application: Application, instance: str) -> dic
     return container | {name: value for name, value in optional.items() if value}
 
 
-def _beside(affinity: dict[str, Any], pods_of_resource: dict[str, str]) -> dict[str, Any]:
-    """On the node of the other generation: a volume that is ReadWriteOnce is mounted on one node."""
+def beside(affinity: dict[str, Any], pods_of_resource: dict[str, str]) -> dict[str, Any]:
+    """Return affinity to the node of the other generation: a volume that is ReadWriteOnce is mounted on one node."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     together = affinity.get("podAffinity", {})
     term = {"labelSelector": {"matchLabels": pods_of_resource}, "topologyKey": HOSTNAME}

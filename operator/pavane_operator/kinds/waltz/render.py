@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pavane.runtime.certificates import AUTHORITIES_FILE, CERTIFICATE_FILE, KEY_FILE
+from pavane_operator.crds.backup import DEFINITION as BACKUP
 from pavane_operator.crds.tls import TlsMode
 from pavane_operator.crds.values import parse_duration, parse_quantity
 from pavane_operator.crds.waltzcluster import APPLICATION, Authentication, WaltzClusterSpec, WhileAway
@@ -32,6 +33,7 @@ PORTS = Ports(
     clients=(names.WALTZ_PORT,),
     operator=(names.WALTZ_PORT, STAGE, OPS),
     control_plane=(names.WALTZ_PORT, OPS),
+    helpers=BACKUP.name.lower(),
 )
 """Who may connect to which port."""
 SERVERS_FILE = "servers"

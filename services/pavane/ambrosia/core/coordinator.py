@@ -94,7 +94,7 @@ class Coordinator:
         self.log_bytes = 0  # of the current log
         self._effects: list[Effect] = []
         self._pipeline = Pipeline(Progress(committer), self._effects.append)
-        self.links = Links(settings.name, self._pipeline, self._effects.append, self._attached)
+        self.links = Links(settings.name, self._pipeline, self._effects.append, self._attached, self._meets)
         for name in meta.connections:
             self.links.attached.add(name)
         self._incoming = MessageBuffer(settings.message_bytes_max)
@@ -195,13 +195,17 @@ class Coordinator:
         Where the application has a new version it changes over here, at once and for good (6.4).
         """
         upgrade = self.settings.version > self.meta.current_version
-        self._promoted = promotion and not upgrade
+        counts = bool(self.meta.restored) and self.meta.made is None  # so the application has to have handled the log
+        if counts and upgrade:  # it may make calls, which would be counted as those of the backup
+            text = f"{self.settings.name} was restored from a backup: start version {self.meta.current_version} first"
+            raise FatalError(Fatal.VERSION, text)
+        self._promoted = promotion and not upgrade and not counts
         self._asked = Type.TAKE_BECOMING_PRIMARY_CHECKPOINT
         if upgrade:
             self._asked = Type.UPGRADE_TAKE_CHECKPOINT
             versions = f"from version {self.meta.current_version} to {self.settings.version}"
             self._effects.append(Say(f"Upgrading {self.settings.name} {versions}"))
-        elif promotion:
+        elif self._promoted:
             self._asked = Type.BECOMING_PRIMARY
         if promotion:
             self._effects.append(Say("NOW I'm Primary"))
@@ -272,12 +276,26 @@ class Coordinator:
         self._pipeline.seal()  # before anything else, so that record 0 holds the InitialMessage alone
         if not self.links.live:
             self.links.complete = not self._promoted
+            self._know_backup()
             try:
                 self.links.open()
             except Diverged as error:
                 text = f"{self.settings.name} contradicts its own log: {error}"
                 raise FatalError(Fatal.LOG, text) from error
         self.links.durable(1)
+
+    def _know_backup(self) -> None:
+        """Once for all, note how many calls to each peer a backup leads to, before new ones are made (N12)."""
+        meta = self.meta
+        if not meta.restored:
+            return
+        if meta.made is None:
+            made = {name: output.last_replayable for name, output in self.links.outputs.items() if name != OURSELVES}
+            self._store_meta(Step.CONNECTION, replace(meta, made=made))
+        self.links.made, self.links.met = self.meta.made, set(meta.met)
+
+    def _meets(self, name: str) -> None:
+        self._store_meta(Step.CONNECTION, replace(self.meta, met=tuple(sorted({*self.meta.met, name}))))
 
     # --- the application ------------------------------------------------------------------------------------------
 

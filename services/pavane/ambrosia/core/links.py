@@ -1,6 +1,6 @@
 """Streams between coordinators, the one to oneself included (docs/specs/ambrosia.md 11)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pavane.ambrosia.core.pipeline import Pipeline
@@ -70,11 +70,17 @@ _ENDS = {
 class Links:
     """All streams of a coordinator; none before ``open`` (N10).
 
-    ``grown`` is called with a new name, before it is attached.
+    ``grown`` is called with a new name, before it is attached, ``meets`` with that of a peer that goes on with an
+    instance made from a backup.
     """
 
     def __init__(
-        self, name: str, pipeline: Pipeline, emit: Callable[[Effect], None], grown: Callable[[str], None]
+        self,
+        name: str,
+        pipeline: Pipeline,
+        emit: Callable[[Effect], None],
+        grown: Callable[[str], None],
+        meets: Callable[[str], None],
     ) -> None:
         self.outputs: dict[str, Output] = {}
         self.attached: set[str] = set()
@@ -96,6 +102,9 @@ class Links:
         self._counted = 0
         self._greeted: set[tuple[str, End]] = set()
         self._restored: set[str] = set()
+        self.made: Mapping[str, int] | None = None  # calls that a backup leads to; None: not made from one (N12)
+        self.met: set[str] = set()  # peers that were compared with it
+        self._meets = meets
 
     def restored(self, names: set[str]) -> None:
         """Note which peers came out of a checkpoint, for the lines that others read."""
@@ -285,7 +294,12 @@ class Links:
         if message.type not in STREAM_TABLE[stream.end, stream.greeted]:
             raise RemoteProtocolError(Reason.TYPE, f"type {message.type} has no place on the stream {stream.end.value}")
         if message.type == Type.REPLAY_FROM:
-            self.output(stream.peer).replay_from(ReplayFrom.decode(message.data), complete=self.complete)
+            wanted = ReplayFrom.decode(message.data)
+            self._compare(stream.peer, wanted.next_replayable - 1)
+            self.output(stream.peer).replay_from(wanted, complete=self.complete)
+            if self.made is not None and stream.peer not in self.met:
+                self.met.add(stream.peer)
+                self._meets(stream.peer)
             stream.greeted = True
             self._send(stream)
         elif message.type == Type.TRIM_TO:
@@ -305,6 +319,15 @@ class Links:
             if calls:
                 self._pipeline.add(stream.peer, raw, calls, replayable)
         self._malformed.pop(stream.peer, None)
+
+    def _compare(self, peer: str, held: int) -> None:
+        """Raise ``Diverged`` for a peer that has calls made behind the backup: new ones have their numbers."""
+        if self.made is None or peer in self.met:
+            return
+        leads = self.made.get(peer, 0)
+        if held > leads:
+            text = f"it has {held} calls of {self._name}, which was restored from a backup that leads to {leads}"
+            raise Diverged(f"{text}: the others were made and lost since")
 
     def _refuse(self, stream: Stream, error: RemoteProtocolError) -> None:
         self.faults[error.reason] = self.faults.get(error.reason, 0) + 1

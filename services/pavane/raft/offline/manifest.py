@@ -1,28 +1,26 @@
 """What a backup says of itself, written when all of it is there (docs/specs/raft.md 13.5)."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 from pavane.raft.machine import UnknownMachine
 from pavane.raft.offline.compacting import state_digest
 from pavane.raft.offline.store import Progress, StoredLog, no_progress
-from pavane.raft.offline.writing import PIECE_BYTES
 from pavane.raft.storage import StoreError
 from pavane.raft.storage.identity import NAME as IDENTITY_NAME
 from pavane.raft.storage.store import LOG_FOLDER, SNAPSHOT_FOLDER
+from pavane.runtime.backups import NAME, check_of, faults_of, files_in
 from pavane.wal import DiskFolder
 from pavane.wal.files import read_file, replace_file
 from pavane.wal.synced import NAME as SYNCED_NAME
 
-NAME = "backup.json"
+__all__ = ["NAME", "Manifest", "checked", "manifest_of", "rebuilt", "seal", "unseal"]
+
 VERSION = 1
 PEER = "pavane-backup"  # whose store a backup is, the same in each, so that a later copy goes on with it
-DIGEST_BYTES = 32
 FILE = re.compile(rf"{re.escape(IDENTITY_NAME)}|{re.escape(SYNCED_NAME)}|({LOG_FOLDER}|{SNAPSHOT_FOLDER})/[^/.][^/]*")
 AGAIN = "run `pavane raft backup` into it again"
 
@@ -44,14 +42,14 @@ class Manifest:
     def encode(self) -> bytes:
         """Return the file's text; ``check`` in it is a digest of the rest."""
         found = {"version": VERSION, **asdict(self)}
-        return json.dumps({**found, "check": _check(found)}, indent=1).encode() + b"\n"
+        return json.dumps({**found, "check": check_of(found)}, indent=1).encode() + b"\n"
 
     @classmethod
     def decode(cls, data: bytes) -> "Manifest":
         """Read it; raises ``StoreError``."""
         try:
             found = json.loads(data)
-            if found.pop("check") != _check(found):
+            if found.pop("check") != check_of(found):
                 raise ValueError("it does not match the digest in it")
             version = found.pop("version")
             if version != VERSION:
@@ -126,17 +124,7 @@ def checked(path: Path) -> Manifest:
             f"{path} has no {NAME}, which a backup gets last: the copy was interrupted, or an older version made it, "
             f"or it is no backup; {AGAIN}"
         )
-    found = dict(_files(path))
-    faults = [
-        f"{name} is missing"
-        if name not in found
-        else f"{name} has {found[name][0]} bytes, not the {size} written"
-        if found[name][0] != size
-        else f"{name} is damaged"
-        for name, (size, check) in manifest.files.items()
-        if found.get(name) != (size, check)
-    ]
-    faults += [f"{name} does not belong to it" for name in found if name not in manifest.files]
+    faults = faults_of(manifest.files, dict(_files(path)))
     if faults:
         raise StoreError(f"{path} is not as it was written: {'; '.join(faults)}; {AGAIN}, or take another copy of it")
     return manifest
@@ -149,19 +137,4 @@ def _files(path: Path, *, sync: bool = False) -> Iterator[tuple[str, tuple[int, 
         if (path / folder).is_dir():
             found = (f"{folder}/{file.name}" for file in sorted((path / folder).iterdir()))
             names += filter(FILE.fullmatch, found)  # what else a file system or a desktop put there is none of ours
-    for name in names:
-        if not (path / name).is_file():
-            continue
-        hasher, size = blake2b(digest_size=DIGEST_BYTES), 0
-        with (path / name).open("rb") as file:
-            if sync:
-                os.fsync(file.fileno())
-            while piece := file.read(PIECE_BYTES):
-                hasher.update(piece)
-                size += len(piece)
-        yield name, (size, hasher.hexdigest())
-
-
-def _check(found: object) -> str:
-    """Return a digest of all that the manifest states, however its text is laid out."""
-    return blake2b(json.dumps(found, sort_keys=True).encode(), digest_size=DIGEST_BYTES).hexdigest()
+    yield from files_in(path, names, sync=sync)

@@ -4,8 +4,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
-from uuid import UUID
 
 from pavane.runtime.objects import ObjectStore
 from pavane.waltz.errors import ArchiveError
@@ -17,11 +15,6 @@ from pavane.waltz.wire.storage import Record
 PIECES_KEPT = 4  # read last: a feed takes a thousand transactions of a piece at a time
 READS_MAX = 4  # pieces that are read at a time: each is in memory
 KEYS = "key-partitions-"  # name of an object without data, up to the number
-
-
-def folder_of(cluster: str, key: UUID) -> str:
-    """Return the folder of a log below its archive's URL: a log that was made anew has another."""
-    return f"{quote(cluster, safe='')}-{key.hex[:8]}"
 
 
 class Archive:

@@ -29,9 +29,9 @@ class Restored:
 async def restore(log: Waltz, archive: Archive, last: Mapping[int, int]) -> AsyncIterator[Restored]:
     """Append what ``archive`` holds, and yield each partition when it is whole.
 
-    ``last`` names the last transaction of a partition; of others all that is archived comes. The log has to be empty,
-    or to have the first of these transactions and no others, as an interrupted restore leaves it. Until all of that is
-    known nothing is written. Nobody else may append meanwhile.
+    ``last`` names the last transaction of a partition, -1 for none; of others all that is archived comes. The log has
+    to be empty, or to have the first of these transactions and no others, as an interrupted restore leaves it. Until
+    all of that is known nothing is written. Nobody else may append meanwhile.
 
     Raises ``ArchiveError`` if the archive does not begin with transaction 0, lacks some or is damaged, ``WaltzError``
     if the log has others, and what ``append`` raises. After each of them it can be done again.
@@ -46,7 +46,7 @@ async def restore(log: Waltz, archive: Archive, last: Mapping[int, int]) -> Asyn
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """The pieces with all transactions of a partition before ``end``."""
 
     pieces: Sequence[Piece]
@@ -66,22 +66,29 @@ async def _check_partitions(log: Waltz, archive: Archive, count: int, last: Mapp
             f"{archive.url} has {most} partitions, and {log.cluster} was made with {made} and has {count}: make it "
             f"{first}, which say on which partition a key is, then let it grow to {most}"
         )
-    if unknown := sorted(set(last) - set(numbers)):
+    if unknown := sorted({number for number, end in last.items() if end >= 0} - set(numbers)):
         raise ArchiveError(f"{archive.url} has nothing of partition {unknown[0]}")
 
 
-async def _plan(archive: Archive, partition: int, last: int | None) -> _Plan:
-    pieces = [piece for piece in await archive.pieces(partition) if last is None or piece.first <= last]
+async def _plan(archive: Archive, partition: int, last: int | None) -> Plan:
+    return planned(await archive.pieces(partition), last, f"{archive.url}: partition {partition}")
+
+
+def planned(there: Sequence[Piece], last: int | None, where: str, *, gaps: bool = False) -> Plan:
+    """Return the pieces with all transactions up to ``last``, or up to the end; ``gaps``: up to the first gap.
+
+    Raises ``ArchiveError`` with ``where`` if some are not there.
+    """
+    pieces = [piece for piece in there if last is None or piece.first <= last]
     held = Archived()
     held.listed(pieces, 0)
-    where = f"{archive.url}: partition {partition}"
     if begins := min((piece.first for piece in pieces), default=0):
         raise ArchiveError(f"{where} begins with transaction {begins}: what was before is in no archive")
-    if behind := min((piece.first for piece in pieces if piece.first > held.end), default=0):
+    if not gaps and (behind := min((piece.first for piece in pieces if piece.first > held.end), default=0)):
         raise ArchiveError(f"{where} lacks what is before transaction {behind}: restore to one before the gap")
     if last is not None and held.end <= last:
         raise ArchiveError(f"{where} ends with transaction {held.end - 1}, before {last}")
-    return _Plan(held.pieces(), held.end if last is None else last + 1)
+    return Plan(held.pieces(), held.end if last is None else last + 1)
 
 
 async def _there(log: Waltz, partition: int, end: int) -> int:
@@ -94,7 +101,7 @@ async def _there(log: Waltz, partition: int, end: int) -> int:
     return there
 
 
-async def _bring(log: Waltz, archive: Archive, partition: int, plan: _Plan, there: int) -> None:
+async def _bring(log: Waltz, archive: Archive, partition: int, plan: Plan, there: int) -> None:
     txid = 0
     for piece in plan.pieces:
         records = (await archive.read(partition, piece))[txid - piece.first : plan.end - piece.first]

@@ -4,8 +4,15 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple, Self
+from urllib.parse import quote
+from uuid import UUID
 
 _NAME = re.compile(r"(\d{19})-(\d{19})-([0-9a-f]{64})\.seg")
+
+
+def folder_of(cluster: str, key: UUID) -> str:
+    """Return the folder of a log below its archive's URL: a log that was made anew has another."""
+    return f"{quote(cluster, safe='')}-{key.hex[:8]}"
 
 
 class Piece(NamedTuple):

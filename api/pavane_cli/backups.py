@@ -1,0 +1,110 @@
+"""What the commands for backups of all kinds share: a place, its store, how far it is, what is below a URL."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from pavane.runtime.backups import Copies, Stated, surplus
+from pavane_cli import output
+from pavane_cli.failures import ExitCode, UserError, lacks
+from pavane_cli.output import Format
+
+if TYPE_CHECKING:
+    from pavane.runtime.objects import ObjectStore
+
+PROGRESS_S = 2.0
+"""Between two lines of progress: what is done sooner says nothing."""
+
+Place = Annotated[str, typer.Argument(metavar="DIR", help="Folder, or URL of a backup: s3://, gs://, az://, file://.")]
+Option = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="An option of the URL's store, such as aws_endpoint=http://10.0.0.1:7070. More than once.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; default: dry run.")]
+Keep = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Delete those that are older than the N newest which are whole."),
+]
+Url = Annotated[str, typer.Argument(metavar="URL", help="What the URLs of the backups have before their names.")]
+M = TypeVar("M", bound=Stated)
+
+
+class Meter:
+    """Prints on standard error how far a long piece of work is."""
+
+    def __init__(self, doing: str, clock: Callable[[], float] = time.monotonic, unit: str = "bytes") -> None:
+        self._doing = doing
+        self._unit = unit
+        self._clock = clock
+        self._next = clock() + PROGRESS_S
+
+    def __call__(self, done: int, total: int) -> None:
+        """Print the progress, at most every PROGRESS_S."""
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + PROGRESS_S
+            output.note(f"{self._doing}: {done:,} of {total:,} {self._unit} ({100 * done // max(1, total)} %)")
+
+
+def is_url(place: str) -> bool:
+    """Whether it is the URL of a store, not a folder."""
+    return "://" in place
+
+
+def store_of(url: str, option: list[str] | None, error: type[Exception], *, make: bool = False) -> "ObjectStore":
+    """Return the store; options that are secret come from the environment. Raises ``error``, ``UserError``."""
+    try:
+        from pavane.runtime.objects import ObjectStore  # noqa: PLC0415 - a folder needs no library
+    except ModuleNotFoundError as absent:
+        raise lacks(absent, "services") from absent
+    return ObjectStore(url, dict(text.partition("=")[::2] for text in option or ()), error, make=make)
+
+
+def confirm(yes: bool) -> None:
+    """Raise ``UserError`` unless the user says yes."""
+    if not yes:
+        raise UserError("nothing was changed; add --yes to do it", ExitCode.REFUSED)
+
+
+async def listed(
+    copies: Copies[M],
+    store: "ObjectStore",
+    position: tuple[str, Callable[[M], object]],
+    keep: int | None,
+    *,
+    yes: bool,
+    form: Format,
+) -> None:
+    """Print the backups below the URL of ``store``, the newest first, and delete those that ``keep`` does not count.
+
+    ``position`` is a column: its name, and what it says of a manifest.
+    """
+    found = await copies.backups(store)
+    old = () if keep is None else surplus(found, keep)
+    column, says = position
+    rows: Sequence[dict[str, Any]] = [
+        {
+            "name": each.name,
+            "written": each.written.isoformat(),
+            column: None if each.manifest is None else says(each.manifest),
+            "bytes": sum(each.objects.values()),
+            "state": each.fault or "whole",
+            "old": each in old,
+        }
+        for each in found
+    ]
+    if form.structured:
+        output.structured(rows, form)
+    else:
+        heads = ("NAME", "WRITTEN", column.upper(), "BYTES", "STATE")
+        output.table(heads, [[*row.values()][:-1] for row in rows])
+    if old:
+        output.note(f"old: {', '.join(each.name for each in old)}")
+        confirm(yes)
+    for each in reversed(old):
+        await copies.remove(store, each)
