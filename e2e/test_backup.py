@@ -1,5 +1,6 @@
-"""Backups of a RaftCluster in object storage, and a new cluster from one of them (docs/operations.md)."""
+"""Backups in object storage of all kinds, and new resources from them (docs/operations.md)."""
 
+import asyncio
 import base64
 import shutil
 from collections.abc import Callable
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster import RaftTest
+from e2e.cluster import QUICK, RaftTest
 from e2e.targets import Capability
+from e2e.test_coordinator import BankTest
 from e2e.waiting import eventually
 from pavane.raft.offline.restoring import RESTORE_STEP
+from pavane_api.kinds import COORDINATORS, RAFT_CLUSTERS, WALTZ_CLUSTERS
 from pavane_cli.commands.resources import condition
 from pavane_operator.kinds.backup.keeping import BACKUPS
 from pavane_operator.kube.resources import PODS, SECRETS, Object
@@ -175,3 +178,86 @@ async def test_a_schedule_says_on_the_cluster_that_its_backup_failed(raft: RaftT
 def is_seen(cluster: Object) -> bool:
     """Whether the status speaks of the present spec."""
     return bool((cluster.get("status") or {}).get("observedGeneration") == cluster["metadata"]["generation"])
+
+
+@pytest.mark.timeout(300)
+async def test_an_immortal_that_is_gone_with_its_volume_has_the_money_of_the_backup(
+    raft: RaftTest, tmp_path: Path
+) -> None:
+    bank = BankTest(raft.platform, raft.kube, raft.namespace, COORDINATORS)
+    await bank.start()
+    await bank.call("alice", "open", 7)
+    money = await bank.query("alice", "money")
+    away = tmp_path / "backups"
+    away.write_text("no folder can be made here")
+    of = {"kind": "Coordinator", "name": "alice"}
+    name = await create(raft, tmp_path, of=of)
+    assert str(away) in (await until(raft, name, "Retrying"))["conditions"][0]["message"]
+    away.unlink()
+    status = await until(raft, name, "Verified")
+    assert status["phase"] == "Complete"
+    verified = await asyncio.to_thread(raft.platform.run, "ambrosia", "verify", status["url"])
+    assert f"digest of the checkpoint and all records: {status['digest']}\n" in verified.stdout
+    assert "waits for nothing" in raft.platform.run("why", f"bk/{name}", "-n", raft.namespace).stdout
+    await bank.call("alice", "open", 1000)  # what came later is lost
+
+    spec = {**(await bank.get("alice"))["spec"], "deletionPolicy": "Delete"}
+    body: Object = {"metadata": {"name": "alice"}, "spec": spec}
+    await raft.kube.apply(COORDINATORS, body, raft.namespace, manager="e2e", strict=True)
+    await asyncio.to_thread(raft.platform.run, "delete", "coord/alice", "--wait", "-n", raft.namespace)
+    await raft.kube.apply(COORDINATORS, body, raft.namespace, manager="e2e", strict=True)
+    await bank.until_current("alice", generation=1)
+    assert (await bank.query("alice", "money"))["balance"] == 0, "its volume is gone"
+    await asyncio.to_thread(raft.platform.run, "suspend", "coord/alice", "--wait", "-n", raft.namespace)
+
+    async def stopped() -> bool:
+        return await bank.pods("alice") == []
+
+    await eventually(stopped, "the last pod has stopped")
+    volumes = raft.platform.folder / ".pavane" / "volumes" / raft.namespace
+    (log,) = volumes.glob("alice-log-*/ambrosia/alice-*")
+    restore = ("ambrosia", "restore", status["url"], "--log", str(log))
+    assert (await asyncio.to_thread(raft.platform.run, *restore, check=False)).returncode == 1
+    await asyncio.to_thread(raft.platform.run, *restore, "--replace")
+    await asyncio.to_thread(raft.platform.run, "resume-resource", "coord/alice", "--wait", "-n", raft.namespace)
+    await bank.until_current("alice", generation=1)
+    assert await bank.query("alice", "money") == money
+    assert await bank.call("alice", "open", 3) == money["balance"] + 3
+    assert await bank.call("alice", "transfer", "bob", 3), "bob knows of no call that was lost"
+
+
+@pytest.mark.timeout(300)
+async def test_a_log_that_is_gone_comes_back_to_what_was_acknowledged_when_its_backup_was_asked_for(
+    raft: RaftTest, tmp_path: Path
+) -> None:
+    meta = {"stateMachine": "Tree", "replicas": 1, "storage": {"size": "64Mi"}, **QUICK}
+    log: dict[str, Any] = {
+        "partitions": 2,
+        "servers": {"replicas": 1},
+        "storage": {"nodes": 1, "size": "64Mi"},
+        "metadata": {"raftClusterRef": {"name": "meta"}, "sessionTimeout": "3s"},
+        "archive": {"url": f"file://{tmp_path}/archive", "delay": "1s"},
+        **QUICK,
+    }
+    for kind, name, spec in ((RAFT_CLUSTERS, "meta", meta), (WALTZ_CLUSTERS, "q", log), (WALTZ_CLUSTERS, "r", log)):
+        await raft.kube.apply(
+            kind, {"metadata": {"name": name}, "spec": spec}, raft.namespace, manager="e2e", strict=True
+        )
+    logs = RaftTest(raft.platform, raft.kube, raft.namespace, WALTZ_CLUSTERS)
+    for name in "qr":
+        await logs.until_current(name, generation=1)
+
+    def run(*words: str) -> str:
+        return str(raft.platform.run("waltz", *words, "-n", raft.namespace).stdout)
+
+    for number in range(20):
+        run("append", "q", f"before {number}", "-p", str(number % 2))
+    status = await until(raft, await create(raft, tmp_path, of={"kind": "WaltzCluster", "name": "q"}), "Verified")
+    assert status["index"] == 20
+    run("append", "q", "too late", "-p", "0")
+    verified = await asyncio.to_thread(raft.platform.run, "waltz", "verify", status["url"])
+    assert f"digest of all transactions: {status['digest']}\n" in verified.stdout
+    await raft.kube.delete(WALTZ_CLUSTERS, "q", raft.namespace)
+    await asyncio.to_thread(run, "restore", "r", "--backup", status["url"])
+    assert [run("hwm", "r", "-p", str(number)).strip() for number in (0, 1)] == ["9", "9"]
+    assert "before 18" in run("get", "r", "9", "-p", "0")
