@@ -1,4 +1,4 @@
-"""``pavane waltz validate|bench|restore`` on a log with real servers and storage nodes."""
+"""``pavane waltz validate|bench|backup|restore`` on a log with real servers and storage nodes."""
 
 import asyncio
 import json
@@ -61,3 +61,41 @@ async def test_a_log_is_restored_from_its_archive(tmp_path: Path) -> None:
             with pytest.raises(UserError, match=text) as caught:
                 await pavane(*restore, *more)
             assert caught.value.code is code
+
+
+async def test_a_log_is_backed_up_and_restored_to_what_was_acknowledged_then(tmp_path: Path) -> None:
+    archive, below = f"file://{tmp_path}/archive", f"file://{tmp_path}/backups"
+
+    def command(name: str, *arguments: str) -> list[str]:
+        result = CliRunner().invoke(app, ["waltz", name, *arguments])
+        if isinstance(result.exception, UserError):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        return result.stdout.splitlines()
+
+    async def append(log: Log, first: int, stop: int) -> None:
+        for number in range(first, stop):
+            await pavane("append", "--servers", servers(log), str(number))
+
+    records = [Record.of(number, ReqId(7, 1, 0, number), 0, b"%d" % number) for number in range(6)]
+    async with running_log(tmp_path / "former") as log:
+        for day, (first, stop) in {"monday": (0, 4), "tuesday": (4, 6)}.items():
+            await append(log, first, stop)
+            await Archive(archive, {}).put(0, *cut(KEY, 0, records[first:stop]))
+            words = ["backup", "--servers", servers(log), f"{below}/{day}", "--archive", archive]
+            assert await pavane(*words) == f"{below}/{day}: ledger, {stop} transactions in 1 partitions\n"
+        with pytest.raises(UserError, match="holds a backup"):
+            await pavane(*words)
+    assert (await asyncio.to_thread(command, "verify", f"{below}/monday"))[-1] == "good"
+    async with running_log(tmp_path / "new") as log:
+        restore = ["restore", "--servers", servers(log), "--backup", f"{below}/monday"]
+        with pytest.raises(UserError, match="give --from URL") as caught:
+            await pavane(*restore, "--from", archive)
+        assert caught.value.code is ExitCode.USAGE
+        assert await pavane(*restore) == "partition 0: 4 transactions\n"
+    rows = await asyncio.to_thread(command, "backups", below, "--keep", "1", "--yes")
+    assert [row.split()[0] for row in rows[1:]] == ["tuesday", "monday"]
+    assert len(await asyncio.to_thread(command, "backups", below)) == 2, "the head and the newest"
+    max((tmp_path / "archive" / "0").iterdir()).unlink()
+    with pytest.raises(UserError, match="is missing: the backup of 6 transactions"):
+        await asyncio.to_thread(command, "verify", f"{below}/tuesday")

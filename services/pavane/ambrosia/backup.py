@@ -89,6 +89,10 @@ def back_up(source: Path, registry: Path, instance: str, target: Path, progress:
     _end_with_a_record(target, meta)
     found = dict(files_in(target, sorted(path.name for path in target.iterdir()), sync=True))
     copied = _read(target, instance, meta, sum(size for size, _ in found.values()))
+    for name in logs:
+        end = read_number(folder, name + END)
+        if end is not None and end < found[name][0]:
+            raise BackupError(f"{instance} was taken over meanwhile, and {name} counts up to {end} only: {AGAIN}")
     about = {
         "instance": instance,
         "app_version": meta.current_version,

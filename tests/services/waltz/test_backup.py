@@ -14,6 +14,7 @@ from pavane.waltz import backup
 from pavane.waltz.aio.archive import Archive
 from pavane.waltz.backup import back_up, copies, decode, verify
 from pavane.waltz.client import Waltz
+from pavane.waltz.core.retention import Policy
 from pavane.waltz.errors import ArchiveError
 from pavane.waltz.server import archiving
 from pavane.waltz.storage.piece import cut
@@ -73,7 +74,7 @@ async def test_it_waits_until_the_archive_on_s3_has_all_though_that_is_away(tmp_
         return Archive("s3://logs/years/ledger", s3.options)
 
     async with (
-        running_log(tmp_path, archive=archive) as log,
+        running_log(tmp_path, policy=Policy(archives=True), archive=archive) as log,
         Waltz([f"127.0.0.1:{log.servers[0].port}"]) as client,
     ):
         await log.settled()
