@@ -189,6 +189,21 @@ def test_what_was_being_written_is_left_out_and_what_is_damaged_is_not_copied(al
     assert not (alice.folder / "damaged" / NAME).exists()
 
 
+def test_a_copy_that_met_a_take_over_is_made_again(alice: Unit) -> None:
+    source, registry = place_of(alice.folder / "logs", "alice")
+    last = max(path for path in source.iterdir() if path.name.startswith("serverlog"))
+
+    def overtake(done: int, total: int) -> None:
+        if done + last.stat().st_size == total:  # its turn has come
+            (source / f"{last.name}.end").write_text(str(last.stat().st_size - 1))
+
+    with pytest.raises(BackupError, match="was taken over meanwhile"):
+        back_up(source, registry, "alice", alice.folder / "backup", overtake)
+    assert not (alice.folder / "backup" / NAME).exists()
+    (source / f"{last.name}.end").unlink()
+    verify(copied(alice, "again"))
+
+
 def test_an_instance_is_upgraded_only_once_it_has_counted_what_its_backup_leads_to() -> None:
     model = Model(1, ("a",))
     model.settle()
