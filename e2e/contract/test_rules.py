@@ -44,6 +44,7 @@ class Breach(NamedTuple):
     of: Resource = RAFT_CLUSTERS
 
 
+NIGHTLY = {"schedule": "30 2 * * *", "url": "s3://b/q"}
 BREACHES = {
     "names starting with PAVANE_": Breach("spec.extraEnv[0].name", {"extraEnv": [{"name": "PAVANE_X", "value": "1"}]}),
     "tls.secretName is required in mode Secret": Breach("spec.tls", {"tls": {"mode": "Secret"}}),
@@ -52,6 +53,16 @@ BREACHES = {
         "spec.rollout.caughtUp.stabilityPeriod", {"rollout": {"caughtUp": {"stabilityPeriod": "2h"}}}
     ),
     "a Backup is made once": Breach("spec", {"of": {"name": "q"}, "url": "s3://b/q"}, {"keep": 2}, of=BACKUPS),
+    "a ComputeCluster has nothing to back up": Breach(
+        "spec.of", {"of": {"kind": "ComputeCluster", "name": "q"}, "url": "s3://b/q"}, of=BACKUPS
+    ),
+    "a SwimGroup has nothing to back up": Breach(
+        "spec.of", {"of": {"kind": "SwimGroup", "name": "q"}, "url": "s3://b/q"}, of=BACKUPS
+    ),
+    "backup needs a volume": Breach(
+        "spec", {"log": {"waltzClusterRef": {"name": "ledger"}}, "backup": NIGHTLY}, of=COORDINATORS
+    ),
+    "backup needs archive": Breach("spec", waltz(backup=NIGHTLY), of=WALTZ_CLUSTERS),
     "bake must be between": Breach("spec.rollout.bake", {"rollout": {"bake": "25h"}}),
     "rollout.bake is not available": Breach("spec.rollout", {"rollout": {"bake": "1m"}}, of=SWIM_GROUPS),
     "onFailure SwitchBack and phase Baking need rollout.bake": Breach(
