@@ -6,12 +6,14 @@ import pytest
 
 from pavane.pods.main import program_of
 from pavane_operator.crds.backup import Phase
-from pavane_operator.kinds.backup.deciding import turns
+from pavane_operator.kinds.backup.deciding import NAMES, turns
 from pavane_operator.kinds.backup.keeping import BACKUPS
 from pavane_operator.kinds.backup.pod import render
 from pavane_operator.kinds.backup.scheduling import due, surplus
+from pavane_operator.kinds.waltz.names import SERVERS, WALTZ_PORT
 from pavane_operator.kube import Invalid, KubeClient
 from pavane_operator.kube.resources import Object
+from tests.operator.network import connects
 from tests.operator.restricted import violations
 from tests.operator.test_backups import (
     DEFAULTS,
@@ -28,6 +30,8 @@ from tests.operator.test_backups import (
     server,
     told,
 )
+from tests.operator.test_network_policies import pod
+from tests.operator.test_render_waltz import resource, shared
 
 __all__ = ["kube", "server"]
 
@@ -123,3 +127,15 @@ def test_backups_of_two_kinds_with_one_name_do_not_meet() -> None:
     assert made[1]["metadata"]["name"] == "q-coord-2601010230"
     assert made[1]["spec"]["of"] == {"kind": "Coordinator", "name": "q"}
     assert surplus(changed(immortal, "spec.backup.keep", 1), [of_schedule(day, Phase.COMPLETE) for day in (1, 2)]) == []
+
+
+def test_its_pod_reaches_a_log_whose_clients_are_selected() -> None:
+    of = resource(networkPolicy={"clientSelector": {"podSelector": {"matchLabels": {"role": "client"}}}})
+    found = [each.body for each in shared(of).values() if each.kind == "NetworkPolicy"]
+    server = pod("data", SERVERS.labels(of.name, "1", 1))
+
+    def reaches(labels: dict[str, str]) -> bool:
+        return connects(found, pod("data", labels), server, WALTZ_PORT.number)
+
+    assert reaches(NAMES["WaltzCluster"].labels("nightly", "1"))
+    assert not reaches({"app": "shop"})
