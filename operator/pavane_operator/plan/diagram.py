@@ -61,9 +61,8 @@ control plane answers a SELECT over [views](compute.md) of a ComputeCluster of t
 one row with one number, of a type of numbers. `${namespace}`, `${name}` and `${generation}` are those of what is asked
 about. A generation that has only caught up serves no writes: what only one that serves can tell has `phase: Baking`.
 
-Views answer as they stand in the log, also while no pod keeps them up to date: a gate with `sql` does not see that they
-stand still. Before the promotion of a ComputeCluster itself the views are those that the old generation writes. Where
-that matters, let the query look at the time of the newest row as well.
+Views that have lacked rows of their tables for more than 30 s, as while no pod keeps them up to date, make a gate with
+`sql` inconclusive. Before the promotion of a ComputeCluster itself the views are those that the old generation writes.
 
 * A gate **passes** when all answers were good for the whole of `for`. Any other answer begins that time anew.
 * It **fails** after three bad answers in a row. `onFailure: Hold`, the default, goes on asking. `Abort` gives the
