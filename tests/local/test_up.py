@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -290,8 +291,8 @@ async def test_operator_and_control_plane_are_pods(cli: Cli) -> None:
 
 async def test_what_the_folder_holds_is_ready_too_before_all_is(cli: Cli) -> None:
     """Of two pods of a Coordinator one is ready; a resource that was not Ready is not waited for."""
-    (may_start := cli.place / "may-start").touch()
-    waits = f"import pathlib, time\nwhile not pathlib.Path({str(may_start)!r}).exists():\n    time.sleep(0.1)\n"
+    (door := cli.place / "door").touch()
+    waits = f"import fcntl\nfcntl.flock(open({str(door)!r}), fcntl.LOCK_SH)\n"
     application = {"command": ["pavane", "ambrosia", "run", "bank:Account"], "files": "bank"}
     data = {"bank.py": BANK.replace("from pavane", f"{waits}from pavane", 1)}
     files = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "bank"}, "data": data}
@@ -304,11 +305,12 @@ async def test_what_the_folder_holds_is_ready_too_before_all_is(cli: Cli) -> Non
     assert [is_ready(each) for each in sorted(pods, key=is_ready)] == [False, True]
     cli("apply", "--file", cli.write(lost))
     cli("down")
-    may_start.unlink()
-    said = cli("up", "--detach", "--timeout", "1", code=5)
-    assert "acct-instance-g1-0" in said
-    assert "lost" not in said
-    cli("down")
+    with door.open() as shut:
+        fcntl.flock(shut, fcntl.LOCK_EX)
+        said = cli("up", "--detach", "--timeout", "1", code=5)
+        assert "acct-instance-g1-0" in said
+        assert "lost" not in said
+        cli("down")
 
 
 async def test_no_number_of_connections_ends_a_cluster_of_few_files(cli: Cli) -> None:

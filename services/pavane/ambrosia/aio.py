@@ -53,7 +53,6 @@ LINK_BACKOFF_S = (0.1, 5.0)  # first, longest; doubled between
 LINK_STEADY_S = 10.0  # a stream that lived so long makes the next attempt quick again
 LINK_HELLOS_MAX = 64  # connections that have not said who they are; beyond, the one that waits longest is ended
 STORAGE_QUEUE_MAX = 8  # pieces of a checkpoint on their way to the file
-REPLAY_BYTES = 1 << 20  # read from the log between two looks at the application
 FOLLOW_POLL_S = 0.05
 
 Decoded = TypeVar("Decoded", Hello, Answer)
@@ -153,7 +152,7 @@ class CoordinatorRunner:
         while more and not self._adapter.ended:
             read: Future[tuple[list[LogRecord], bool]] = Future()
             # By the same thread: what it has freed serves again, where another one would take more memory.
-            self._to_store.put(partial(_settle, read, partial(_read_some, replay, check)))
+            self._to_store.put(partial(_settle, read, partial(replay.some, check)))
             records, more = await asyncio.wrap_future(read)
             for record in records:
                 self.call(partial(self.core.replay, record))
@@ -564,20 +563,6 @@ def _error_of(work: Callable[[], None]) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-def _read_some(replay: Replay, check: Callable[[], None] | None) -> tuple[list[LogRecord], bool]:
-    records: list[LogRecord] = []
-    end = replay.bytes_read + REPLAY_BYTES
-    more = True
-    while more and replay.bytes_read < end:
-        record = replay.next()
-        more = record is not None
-        if record is not None:
-            records.append(record)
-    if check is not None:
-        check()
-    return records, more
 
 
 def _no_tls(error: Exception) -> str:

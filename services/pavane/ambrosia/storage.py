@@ -36,6 +36,7 @@ CHECKPOINT = "serverchkpt"
 END = ".end"  # of a log that a writer may still hold who stood still: how much of it counts
 READ_BYTES = MIB  # of a log at a time
 HEAD_READ_BYTES = MIB
+SOME_BYTES = MIB  # of a replay between two looks at the application
 TenureOf = Callable[[Folder, str, int], Tenure]
 """Makes the tenure of an instance's folder, by its name and generation."""
 
@@ -198,6 +199,20 @@ class Replay:
             if self._reader.number >= self.last_log:
                 return None
             self._next_file()
+
+    def some(self, check: Callable[[], None] | None = None) -> tuple[list[LogRecord], bool]:
+        """Return the next records of about SOME_BYTES, once ``check`` raised nothing, and whether more may come."""
+        records: list[LogRecord] = []
+        end = self.bytes_read + SOME_BYTES
+        more = True
+        while more and self.bytes_read < end:
+            record = self.next()
+            more = record is not None
+            if record is not None:
+                records.append(record)
+        if check is not None:
+            check()
+        return records, more
 
     @property
     def behind_bytes(self) -> int:
