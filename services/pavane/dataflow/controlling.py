@@ -26,7 +26,7 @@ from pavane.dataflow.entries import Data, Rank, decode
 from pavane.dataflow.evaluating import QueryError
 from pavane.dataflow.keeping import RETRY_S, Clocks, Place
 from pavane.dataflow.log import Log
-from pavane.dataflow.ports import EngineError, Fenced, Script, SqlView
+from pavane.dataflow.ports import CLOCK, EngineError, Fenced, Script, SqlView
 from pavane.dataflow.sink import ChainSink, Home
 from pavane.dataflow.ticks import Ticks
 from pavane.runtime.certificates import Certificates
@@ -91,6 +91,7 @@ class Controller:
         )
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._peeks: dict[bytes, asyncio.Future[tuple[int, tuple[Rows, ...]]]] = {}
+        self._timed = any(CLOCK in view.tables for view in self._all_views())
         self._tick = 0
         self._looked = False  # else no tick says nothing
         self._taking: _Taking | None = None
@@ -296,9 +297,10 @@ class Controller:
         self.leads = True
 
     async def _mint(self, ticks: Ticks) -> None:
-        """Mint; also at rest once nobody else can write that tick: a script that has changed shows from there."""
+        """Mint; also at rest once nobody else can write that tick: a script that has changed shows from there. Views
+        with `now()` may change at each tick: when, the replicas alone know."""
         fenced = self._fencing and await self._chains_fenced()
-        await ticks.mint(at_rest=fenced)
+        await ticks.mint(at_rest=fenced or self._timed)
         self._fencing = self._fencing and not fenced
 
     async def _chains_fenced(self) -> bool:

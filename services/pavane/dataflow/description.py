@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pavane.compute.wire import commands, common
 from pavane.dataflow.plan import Plan, PlanError
-from pavane.dataflow.ports import Column, Format, Mode, Script, SqlView, Table
+from pavane.dataflow.ports import CLOCK, Column, Format, Mode, Script, SqlView, Table
 
 APPEND, DIFF, UPSERT = "append", "diff", "upsert"
 """Envelopes: what a row of a table means."""
@@ -57,7 +57,7 @@ def script_of(dataflow: commands.DataflowDescription) -> Script:
         raise DescriptionError(
             f"the dataflow {dataflow.debug_name or dataflow.exports} cannot be read: {error}"
         ) from error
-    known = {table.name for table in tables}
+    known = {CLOCK, *(table.name for table in tables)}
     for view in views:
         if unknown := set(view.tables) - known:
             raise DescriptionError(

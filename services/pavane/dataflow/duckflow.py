@@ -18,8 +18,10 @@ from pavane.dataflow.duckdialect import translated, with_zones, without_zones
 from pavane.dataflow.growth import Growth, growth_of
 from pavane.dataflow.joining import Join
 from pavane.dataflow.plan import INPUT, Group, Plan, Select
-from pavane.dataflow.ports import DIFF, TIME, Binding, Column, EngineError, Script, SqlView, ViewError
+from pavane.dataflow.ports import CLOCK, DIFF, TIME, Binding, Column, EngineError, Script, SqlView, ViewError
 from pavane.dataflow.rows import table_of
+from pavane.dataflow.temporal import EVER
+from pavane.dataflow.timing import BEFORE, Moments, Timing, due_ms
 from pavane.dataflow.touched import MACROS as DOUBLES
 from pavane.dataflow.touched import PLACE, Again, Extreme, First, Front, Latest, beside
 from pavane.dataflow.types import arrow_schema
@@ -87,6 +89,8 @@ class DuckFlow:
         self._whole = False  # the step has only changes of one tick, at which the view begins
         self._upper = 0
         self._single = False  # the step has one tick
+        self._moments = Moments(BEFORE, ())
+        self._due = dict[str, int]()  # of each timing, the first moment at which something begins or ends
         self._begun = False
         self._claims = False  # the file says where the view is
         self._tables = [table for table in script.tables if table.name in view.tables]
@@ -107,6 +111,7 @@ class DuckFlow:
         self.states = [stage.state for stage in self._taken.values()]
         self.states += [state for _, _, parts in self._relations for part in parts for state in part.states]
         self.states += [self._result.state] if self._result is not None else []
+        self._timings = [part.timing for _, _, parts in self._relations for part in parts if part.timing is not None]
         self._rows: dict[str, int] = {}  # of each state table, and at which number they are added up
         self._limits: dict[str, int] = {}
         with told_apart():
@@ -127,9 +132,12 @@ class DuckFlow:
         """Go on with what the tables hold. Raises `EngineError` where they cannot be read."""
         self.at = at
         self._begun = self._claims = True
+        self._moments = Moments(at.wall_ms * 1000, ())
         with told_apart():
             for state in self.states:
                 self._join(state)
+            for timing in self._timings:
+                self._due[timing.state.table] = self._number(timing.due(timing.state.table, self._moments.last))
 
     def commit(self, digest: str, at: Binding) -> None:
         """Make durable what the view is at a binding. Raises DuckDB's errors."""
@@ -157,6 +165,8 @@ class DuckFlow:
     def forget(self) -> None:
         """Begin with nothing, whatever the file held."""
         self.at, self._begun = None, False
+        self._moments = Moments(BEFORE, ())
+        self._due.clear()
         self._rows.clear()
         self._limits.clear()
         self.make()
@@ -170,6 +180,11 @@ class DuckFlow:
             if not self.closed:
                 self.closed = True
                 self._run.close()
+
+    @property
+    def due_ms(self) -> int | None:
+        """See `Flow`."""
+        return due_ms(min(self._due.values(), default=EVER))
 
     def contents(self, tick: int) -> pa.Table:
         """Return the whole view as updates of a tick."""
@@ -198,11 +213,16 @@ class DuckFlow:
 
     def _step(self, inputs: Mapping[str, pa.Table], upper: int, more: bool) -> pa.Table:
         self._upper, self._whole, self._more = upper, more or self._more, more
-        if not self._whole and self._begun and not any(table.num_rows for table in inputs.values()):
+        if self._timings:
+            self._moments = Moments.of(inputs, self._moments.last)
+            inputs = {name: table for name, table in inputs.items() if name != CLOCK}
+        rests = self._begun and not self._is_due
+        if not self._whole and rests and not any(table.num_rows for table in inputs.values()):
             return table_of((), self._schema)
         self.steps += 1
         ends = [pc.min_max(table.column(TIME)).as_py() for table in inputs.values() if table.num_rows]
-        self._single = len({tick for each in ends for tick in each.values()}) <= 1
+        ticks = {tick for each in ends for tick in each.values()} | {tick for tick, _ in self._moments.ticks}
+        self._single = len(ticks) <= 1
         known: dict[str, str] = {}
         for i, (name, table) in enumerate(inputs.items()):
             known[name] = f"{self._prefix}_arrow{i}"
@@ -221,6 +241,10 @@ class DuckFlow:
             self._add(self._result.state, f"({self._result.delta(known[''])})")
         return self._arrow(f"SELECT * FROM {known['']}")
 
+    @property
+    def _is_due(self) -> bool:
+        return min(self._due.values(), default=EVER) <= self._moments.last
+
     def _part(self, part: _Part, known: Mapping[str, str]) -> str:
         rows = [self._selected(side, known[name]) for name, side in part.sides]
         found = rows[0]
@@ -228,6 +252,8 @@ class DuckFlow:
             found = self._again(part.again, part.joined, found)
         elif part.join is not None and part.joined is not None:
             found = self._selected(part.joined, self._join_sides(part.join, rows))
+        if part.timing is not None:
+            found = self._timed(part.timing, found)
         if part.groups is not None and part.final is not None:
             found = self._selected(part.final, self._grouped(part.groups, found))
         if part.once is not None:
@@ -274,6 +300,19 @@ class DuckFlow:
                 self._run.unregister(self._evaluated.pop())
         if not self._whole:
             self._add(again.state, delta)
+        return made
+
+    def _timed(self, timing: Timing, rows: str) -> str:
+        """Let rows pass while their time lasts."""
+        table, moments = timing.state.table, self._moments
+        delta = self._temporary(f"{table}_delta", timing.delta(rows))
+        made = self._temporary(f"{table}_out", timing.out(delta, moments))
+        self._add(timing.state, f"({timing.pending(delta, moments.last)})")
+        due, source = self._due.get(table, EVER), f"({timing.pending(delta, moments.last)})"
+        if due <= moments.last:
+            self._rows_of(timing.over(moments.last))
+            due, source = EVER, table
+        self._due[table] = min(due, self._number(timing.due(source, moments.last)))
         return made
 
     def _join_sides(self, join: Join, rows: Sequence[str]) -> str:
@@ -482,6 +521,8 @@ class _Part:
             self.once,
             self.again,
         ]
+        self.timing = Timing(f"{prefix}_timed", source.columns) if plan.timed else None
+        stages.append(self.timing)
         self.states = [each.state for each in stages if each is not None]
         self.states += self.groups.states if self.groups is not None else []
         self.states += [self.first.state, self.first.front] if self.first is not None else []

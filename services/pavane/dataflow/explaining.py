@@ -30,6 +30,8 @@ def _part(plan: Plan, read: list[str]) -> Iterator[str]:
         yield f"windows over {read[0]} by {by}: keeps its rows, looks at whole partitions (rule 3)"
     else:
         yield f"rows of {read[0]}, one by one: keeps nothing (rule 1)"
+    if plan.timed:
+        yield "rows while their time lasts: keeps those whose time is still to begin or to end (rule 4)"
     if plan.group is not None:
         adds = ("count", "sum", "avg")
         others = [each for each in plan.group.aggregates if each.function not in adds or each.doubles]

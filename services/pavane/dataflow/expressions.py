@@ -85,6 +85,14 @@ class Places:
             self.refuse(inner, "a SELECT is no part of an expression here", instead)
 
 
+def refuse_now(node: exp.Expr, places: Places) -> NoReturn:
+    """Refuse `now()` where no span of time follows from it. Raises `SqlError`."""
+    while not starts_of(node) and node.parent is not None:
+        node = node.parent
+    instead = "Write WHERE at > now() - INTERVAL '1' HOUR, beside other conditions with AND."
+    places.refuse(node, "now() stands in WHERE alone, in a comparison that must be true", instead)
+
+
 @dataclass(slots=True)
 class Scope:
     """Columns that an expression may name: by qualifier and name in lower case → column of the stage, type."""
@@ -173,6 +181,8 @@ class Binder:
                 return bound
         if isinstance(node, exp.Exists | exp.Subquery):
             self._places.no_select(node)
+        if isinstance(node, exp.CurrentTimestamp):
+            refuse_now(node, self._places)
         if isinstance(node, (*AGGREGATES, exp.Grouping)):
             self._places.refuse(
                 node, f"{node.sql(dialect='spark')} does not belong here", "Aggregates stand in SELECT and HAVING."

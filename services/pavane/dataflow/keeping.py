@@ -140,7 +140,8 @@ class Keeper:
                 await ticks.mint(at_rest=self.took_over_s is not None)
                 moved(runner)
             if self.leads:
-                await ticks.mint()
+                due_ms = runner.due_ms
+                await ticks.mint(at_rest=due_ms is not None and due_ms <= clocks.now_ms())
             if await runner.step():
                 moved(runner)
             left = max(0.0, begun + self._interval_s - clocks.steady_s())

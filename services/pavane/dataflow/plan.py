@@ -16,12 +16,14 @@ from dataclasses import asdict, dataclass, is_dataclass
 from functools import cache
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
-from pavane.dataflow.ports import Column, Script
+from pavane.dataflow.ports import CLOCK, Column, Script
 
 INPUT = "input"
 VERSION = 3
 WITH_WINDOWS = 4
 """The version of plans that have SELECTs over all rows of a key; others are what they were."""
+WITH_NOW = 5
+"""The version of plans that read the clock."""
 
 
 class PlanError(Exception):
@@ -113,11 +115,15 @@ class Plan:
     union: tuple[Plan, ...] = ()
     inner: tuple[Inner, ...] = ()
     """Of a view: relations that its sides read; each may read the ones before it."""
+    timed: bool = False
+    """The last two columns of its last SELECT are moments, between which a row counts (`temporal`)."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Tables, views and inner relations that its sides name."""
-        return tuple(side.table for part in self.union or (self,) for side in part.sides)
+        """Tables, views and inner relations that its sides name, and the clock."""
+        parts = self.union or (self,)
+        clock = (CLOCK,) if any(part.timed for part in parts) else ()
+        return (*(side.table for part in parts for side in part.sides), *clock)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -128,20 +134,28 @@ class Plan:
 
     def encode(self) -> bytes:
         """Return canonical JSON."""
-        parts = (part for plan in (self, *(each.plan for each in self.inner)) for part in plan.union or (plan,))
+        plans = (self, *(each.plan for each in self.inner))
+        parts = [part for plan in plans for part in plan.union or (plan,)]
         version = WITH_WINDOWS if any(part.keys and len(part.sides) == 1 for part in parts) else VERSION
-        return json.dumps({"version": version, **asdict(self)}, sort_keys=True, separators=(",", ":")).encode()
+        version = WITH_NOW if any(part.timed for part in parts) else version
+        made = asdict(self, dict_factory=_as_before)
+        return json.dumps({"version": version, **made}, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         """Read what `encode` wrote. Raises `PlanError`."""
         held = json.loads(data)
-        if held.pop("version", None) not in (VERSION, WITH_WINDOWS):
+        if held.pop("version", None) not in (VERSION, WITH_WINDOWS, WITH_NOW):
             raise PlanError(
-                f"the plan is not of version {VERSION} or {WITH_WINDOWS}: use the version of Pavane that made it"
+                f"the plan is not of version {VERSION} to {WITH_NOW}: use the version of Pavane that made it"
             )
         found: Self = read(cls, held)
         return found
+
+
+def _as_before(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Leave out what plans did not always have and do not need, so that they stay what they were."""
+    return {name: value for name, value in items if (name, value) != ("timed", False)}
 
 
 def read(kind: Any, held: Any) -> Any:

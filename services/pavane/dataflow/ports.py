@@ -18,6 +18,11 @@ if TYPE_CHECKING:  # Who only checks scripts needs no PyArrow.
 
 TIME = "__time"
 DIFF = "__diff"
+CLOCK = "now()"
+"""What a view with `now()` reads beside tables and views: for each tick of a step its time and `WALL`.
+
+No user's name has brackets."""
+WALL = "wall_ms"
 
 
 class Format(StrEnum):
@@ -107,7 +112,10 @@ class ViewError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A tick: which transactions of each partition are at or before it (`next`: one behind the last)."""
+    """A tick: which transactions of each partition are at or before it (`next`: one behind the last).
+
+    `wall_ms`, which never falls from one tick to the next, is what `now()` is at it.
+    """
 
     tick: int
     next: Mapping[int, int]
@@ -129,6 +137,10 @@ class Flow(Protocol):
         With `more`, at the beginning only, further updates of the same single tick follow in the next step: what comes
         of these may wait until then.
         """
+
+    @property
+    def due_ms(self) -> int | None:
+        """The wall time from which on a tick changes the view though nothing came, as far as the last step knows."""
 
     def contents(self, tick: int) -> pa.Table:
         """Return the whole view where it was opened, as updates of a tick. Raises `EngineError`."""
@@ -208,8 +220,8 @@ class TickLog(Protocol):
     async def fence(self, token: Token) -> None:
         """Take the right to mint for a token. Raises `Fenced`."""
 
-    async def mint(self) -> None:
-        """Append the next tick if a high-water mark moved, and the first one. Raises `Fenced`."""
+    async def mint(self, *, at_rest: bool = False) -> None:
+        """Append the next tick if a high-water mark moved, or `at_rest`, and the first one. Raises `Fenced`."""
 
 
 class Source(Protocol):

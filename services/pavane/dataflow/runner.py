@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 
 from pavane.dataflow.entries import Token
 from pavane.dataflow.ports import (
+    CLOCK,
     TIME,
+    WALL,
     Binding,
     Builder,
     Flow,
@@ -100,6 +102,12 @@ class ViewRunner:
     def built(self) -> bool:
         """Whether the ticks were read and every view that has not failed is built from the log."""
         return self._stepped and (not self.tick or all(each.flow is not None or each.failure for each in self.views))
+
+    @property
+    def due_ms(self) -> int | None:
+        """The wall time from which on a tick changes some view though nothing came; None: nothing waits for time."""
+        flows = [each.flow.due_ms for each in self.views if each.flow is not None and not each.failure]
+        return min((due for due in flows if due is not None), default=None)
 
     async def open(self) -> None:
         """Open the states; find where each chain ends, and the ticks from there on. Raises `EngineError`."""
@@ -274,6 +282,8 @@ class ViewRunner:
         for table in () if builds else each.tables:
             inputs[table.name] = await self._source.read(table, each.seen, due[-1], due)
         upper = due[-1].tick + 1
+        if CLOCK in each.view.tables:
+            inputs[CLOCK] = _clock(due)
         for read in each.reads:
             inputs[read.view.name] = _taken(each, read.view, due[0].tick if each.flow is None else 0, upper)
         if builds and isinstance(flow, Builder):
@@ -300,6 +310,11 @@ def _partitions(views: Sequence[Maintained]) -> set[int]:
 
 def _of(partitions: Iterable[int], following: Mapping[int, int]) -> dict[int, int]:
     return {p: following.get(p, 0) for p in partitions}
+
+
+def _clock(due: Sequence[Binding]) -> pa.Table:
+    ticks = pa.array([binding.tick for binding in due], pa.uint64())
+    return pa.table({TIME: ticks, WALL: pa.array([binding.wall_ms for binding in due], pa.int64())})
 
 
 def _builds(flow: Flow) -> bool:

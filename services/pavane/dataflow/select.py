@@ -12,6 +12,7 @@ from pavane.dataflow.plan import Aggregate, Group, Inner, OrderBy, Plan, Select,
 from pavane.dataflow.ports import DIFF, TIME, Column
 from pavane.dataflow.sources import ONE_PAIR, Joined, Plain, Relation, Sources, all_of, quoted, select_of
 from pavane.dataflow.subqueries import ONLY, adds, gives_one, order_by_places, query_of, within, write_out
+from pavane.dataflow.temporal import says_now, span_of
 from pavane.dataflow.windows import MADE, Beyond, rebased
 
 LIMIT_MAX = 10_000
@@ -78,8 +79,13 @@ class Planner:
                 self._places.refuse(item, "a SELECT as a column has no name", "Write AS NAME behind it.")
         joined = sources.read(() if is_grouped(select) else select.expressions)
         sets = grouping_sets(select, self._places)
+        timed = [term for term in sources.conditions if says_now(term)]
+        others = [term for term in sources.conditions if not says_now(term)]
+        condition = all_of([Binder(joined.scope).condition(term) for term in others])
+        if timed:
+            span = span_of(timed, Binder(joined.scope), self._places)
+            joined, condition = sources.timed(joined, span, condition), None
         joined = sources.shared(joined) if sets else joined
-        condition = all_of([Binder(joined.scope).condition(term) for term in sources.conditions])
         if select.args.get("distinct") is not None:
             for each in select.args["distinct"].expressions:
                 self._places.refuse(each, "DISTINCT takes no list here", "Write SELECT DISTINCT a, b.")

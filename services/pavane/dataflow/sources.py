@@ -18,6 +18,7 @@ from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
 from pavane.dataflow.plan import INPUT, Inner, Plan, Select, Side
 from pavane.dataflow.ports import DIFF, TIME, Column, SqlView, Table
 from pavane.dataflow.subqueries import Taken, gives_one, is_aggregate, of_nothing, query_of, taken, terms, within
+from pavane.dataflow.temporal import Span, says_now
 
 CLAUSES = ("GROUP", "ORDER", "HAVING", "WHERE", "LIMIT", "OFFSET", "LEFT", "RIGHT", "INNER", "ON")
 """Words that the parser takes for the alias of a table where the rest of the clause is missing."""
@@ -122,6 +123,26 @@ class Sources:
     def shared(self, joined: Joined) -> Joined:
         """Return what is read as one relation, so that several can read it."""
         return _alone(self._result(joined))
+
+    def timed(self, joined: Joined, span: Span, condition: Bound | None) -> Joined:
+        """Return what of the rows counts at each moment, as one relation of the columns that are named behind WHERE."""
+        scope, kept = Scope(self._places, unread=set(joined.scope.unread)), list[tuple[str, Bound]]()
+        behind = [part for key, part in self._select.args.items() if key not in ("with_", "from_", "joins", "where")]
+        parts = [each for part in behind for each in (part if isinstance(part, list) else [part]) if each is not None]
+        columns = [column for part in parts if isinstance(part, exp.Expr) for column in part.find_all(exp.Column)]
+        named = {(column.table.lower(), column.name.lower()) for column in columns}
+        for (qualifier, name), (ref, kind) in joined.scope.columns.items():
+            if not named & {(qualifier, name), ("", name)}:
+                scope.unread.add(name)
+                continue
+            scope.add(qualifier, name, f"c{len(kept)}", kind)
+            kept.append(("", Bound(exp.column(ref), kind)))
+        test = all_of([*([condition] if condition is not None else []), *span.known])
+        rows = select_of([*kept, *(("", each) for each in span.columns)], test)
+        sides = joined.sides if joined.keys else (Side(joined.sides[0].table, rows),)
+        over = rows if joined.keys else None
+        plan = Plan(sides, len(rows.columns), joined.keys, joined.left, over, timed=True)
+        return _alone(Source(self._add(plan, rows.columns[:-2]).name, scope))
 
     def _next(self, joins: list[exp.Join], first: Source) -> tuple[exp.Join, Source, Source]:
         """Take the next join: of those that only commas join, the first of which WHERE says an equality."""
@@ -355,6 +376,9 @@ class Sources:
         self._terms = [term for term in self._terms if all(term is not each for each in found)]
         for term in found:
             self._places.no_select(term)
+            if says_now(term) and not join.side:  # as good as in WHERE
+                others.append(term)
+                continue
             side = self._side(term, scopes)
             if side is not None:
                 filters[side].append(Binder(scopes[side]).condition(term))

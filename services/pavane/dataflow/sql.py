@@ -18,6 +18,7 @@ from pavane.dataflow.reading import statements_of, tokens_of
 from pavane.dataflow.select import Planner
 from pavane.dataflow.sources import Plain, Relation
 from pavane.dataflow.surface import check_arguments, check_nodes
+from pavane.dataflow.temporal import with_clock
 
 SCRIPT_BYTES_MAX = 65_536
 TABLES_MAX = 32
@@ -58,7 +59,7 @@ def checked(text: str, statements: Iterable[tuple[int, exp.Expr]]) -> Script:
                 "a script has tables and views",
                 "Known: CREATE TABLE … USING waltz, CREATE MATERIALIZED VIEW … AS SELECT.",
             )
-        check_arguments(statement, places)
+        check_arguments(with_clock(statement), places)
         name = _name(statement, places)
         if name.lower() in {**tables, **views, **plain}:
             places.refuse(statement.this, f"{name} is created twice")

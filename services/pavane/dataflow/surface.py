@@ -14,7 +14,7 @@ from sqlglot import exp
 from pavane.dataflow.expressions import Places, starts_of
 
 _NODES = {
-    "": "MaterializedProperty Star RowNumber Rank DenseRank Null",
+    "": "MaterializedProperty Star RowNumber Rank DenseRank Null CurrentTimestamp",
     "this": (
         "DataTypeParam FileFormatProperty Var TableAlias From Where Having Qualify Count Sum Avg Min Max Boolean Paren "
         "Neg Abs Not Exists Upper Lower Trim Length Year Month Day TsOrDsToDate"
@@ -49,6 +49,7 @@ _NODES = {
     "this expression negate": "Like",
     "this ifs default": "Case",
     "this true false": "If",
+    "this unit": "Interval",
     "this to": "Cast",
     "this to safe": "TryCast",
     "this start length": "Substring",

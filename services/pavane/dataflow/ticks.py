@@ -98,6 +98,7 @@ class Ticks:
         """Append the next tick if a high-water mark moved, or `at_rest`, and the first one. Raises `Fenced` as `fence`.
 
         Who takes over mints at rest: where its views are others than those in the chains, they show from this tick on.
+        So does whose views change with time alone. Where the clock went back, the tick's wall time stays as it was.
         """
         if self._own is None:
             raise RuntimeError("mint before fence")
@@ -109,7 +110,8 @@ class Ticks:
         if last is not None and following == last.next and not at_rest:
             return
         tick = last.tick + 1 if last is not None else 1
-        await self._append(Minted(CHAIN, self._own, tick, following, self._now_ms()))
+        wall_ms = max(self._now_ms(), last.wall_ms if last is not None else 0)
+        await self._append(Minted(CHAIN, self._own, tick, following, wall_ms))
         self._check(self._own)
 
     def check(self) -> None:

@@ -109,6 +109,11 @@ class SparkFlow:
         """See `Flow`."""
         return self.at is None and (self._place is not None or not self._tables)
 
+    @property
+    def due_ms(self) -> int | None:
+        """See `Flow`."""
+        return None
+
     def open(self, at: Binding, kept: Sequence[Sequence[tuple[str, int, int]]]) -> None:
         """Go on with these runs of its stages. Raises ValueError."""
         for runs, found in zip(self.stages, kept, strict=True):

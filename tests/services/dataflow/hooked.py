@@ -50,6 +50,10 @@ class _Flow:
     def step(self, inputs: Mapping[str, pa.Table], upper: int, *, more: bool = False) -> pa.Table:
         return self._engine.around(lambda: self._flow.step(inputs, upper, more=more), inputs)
 
+    @property
+    def due_ms(self) -> int | None:
+        return self._flow.due_ms
+
     def contents(self, tick: int) -> pa.Table:
         return self._flow.contents(tick)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 import sqlglot
 
-from pavane.dataflow.ports import Column, Engine, Flow, Script, Table
+from pavane.dataflow.ports import CLOCK, TIME, WALL, Column, Engine, Flow, Script, Table
 from pavane.dataflow.rows import Row, canonical, table_of, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
@@ -73,6 +73,28 @@ SHAPES = (  # one a line, as users write them
     "SELECT c.city, count(*) AS n FROM orders o LEFT JOIN customers c ON o.customer = c.name "
     "WHERE o.cents IN (SELECT limit_cents FROM customers) GROUP BY c.city",
 )  # fmt: skip
+TIMED = (
+    "SELECT id, at FROM orders WHERE at > now() - INTERVAL '250' HOUR",
+    "SELECT id FROM orders WHERE at BETWEEN now() - INTERVAL 1000 HOURS AND current_timestamp() AND cents > 20",
+    "SELECT customer, count(*) AS n, max(cents) AS most, sum(weight) AS w FROM orders "
+    "WHERE now() >= at - INTERVAL '0.000007' SECOND GROUP BY customer",
+    "SELECT count(*) AS n, min(cents) AS least FROM orders WHERE (now() - INTERVAL 20 DAYS) < day AND paid",
+    "SELECT id FROM orders WHERE at - INTERVAL '0.000007' SECOND < now() AND day + INTERVAL '90' DAY >= now()",
+    "SELECT o.id, c.city FROM orders o LEFT JOIN customers c ON o.customer = c.name "
+    "WHERE o.at > now() AND coalesce(c.limit_cents, 0) < 60",
+    "SELECT o.id, c.name FROM customers c LEFT JOIN (SELECT id, customer FROM orders WHERE at <= now()) o "
+    "ON o.customer = c.name",
+    "SELECT name FROM customers WHERE NOT EXISTS (SELECT 1 FROM orders WHERE customer = name AND at > now())",
+    "WITH late AS (SELECT id, customer, cents FROM orders WHERE at < now()) SELECT customer, id, "
+    "row_number() OVER (PARTITION BY customer ORDER BY cents, id) AS r FROM late",
+    "SELECT DISTINCT customer FROM orders WHERE at < now() UNION ALL SELECT name FROM customers",
+    "SELECT id, cents FROM orders WHERE at >= now() - INTERVAL '1' WEEK ORDER BY cents DESC, id LIMIT 3",
+    "SELECT customer, paid, count(*) AS n FROM orders WHERE at > now() GROUP BY GROUPING SETS (customer, paid)",
+    "SELECT count(*) AS n FROM orders WHERE now() < DATE '2026-02-01'",
+)  # fmt: skip
+"""The same, with `now()`."""
+HOUR_MS = 3_600_000
+FIRST_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000) - 500 * HOUR_MS
 
 
 @dataclass(slots=True)
@@ -129,7 +151,7 @@ def script(shape: str) -> Script:
     return parse(f"{TABLES}CREATE MATERIALIZED VIEW v AS {shape}")
 
 
-def expected(shape: Script, contents: dict[str, Counter[Row]]) -> Counter[Row]:
+def expected(shape: Script, contents: dict[str, Counter[Row]], wall_ms: int = 0) -> Counter[Row]:
     """Return the whole query's rows over the tables as they are, evaluated by DuckDB."""
     connection = _connection()
     for table in shape.tables:
@@ -142,7 +164,9 @@ def expected(shape: Script, contents: dict[str, Counter[Row]]) -> Counter[Row]:
                 plain = plain.set_column(place, each.name, plain.column(place).cast(pa.timestamp("us")))
         connection.register(table.name, plain)
     view = shape.views[0]
-    found = connection.sql(sqlglot.transpile(view.sql, read="spark", write="duckdb")[0]).to_arrow_table()
+    now = f"TIMESTAMP '{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}'"
+    sql = view.sql.replace("CURRENT_TIMESTAMP()", now)
+    found = connection.sql(sqlglot.transpile(sql, read="spark", write="duckdb")[0]).to_arrow_table()
     schema = arrow_schema(view.columns)
     whole = table_of(((row, 0, 1) for row in zip(*(c.to_pylist() for c in found.columns), strict=True)), schema)
     return Counter(row for row, _, _ in updates_of(whole))
@@ -184,16 +208,27 @@ def wrong_ticks(shape: str, seed: int, engine: Engine, ticks: int = 24) -> list[
         return _wrong_ticks(made, random, changes, state.flow(made.views[0]), ticks)
 
 
+def clock(walls: Sequence[tuple[int, int]]) -> pa.Table:
+    """Return ticks and their wall time as a flow reads them."""
+    ticks, walls_ms = zip(*walls, strict=True)
+    return pa.table({TIME: pa.array(ticks, pa.uint64()), WALL: pa.array(walls_ms, pa.int64())})
+
+
 def _wrong_ticks(made: Script, random: Random, changes: Changes, flow: Flow, ticks: int) -> list[int]:
-    held, wrong = Counter[Row](), []
+    held, wrong, wall_ms = Counter[Row](), list[int](), FIRST_MS
+    timed = CLOCK in made.views[0].tables
     for start, end in steps(random, ticks):
         inputs: dict[str, list[tuple[Row, int, int]]] = {table.name: [] for table in made.tables}
-        wanted = {}
+        wanted, walls = {}, list[tuple[int, int]]()
         for tick in range(start, end):
             for name, updates in changes.tick(tick).items():
                 inputs[name] += updates
-            wanted[tick] = expected(made, changes.contents)
+            wall_ms += HOUR_MS * random.choice((0, 50, 100, 250)) if timed else 0
+            walls.append((tick, wall_ms))
+            wanted[tick] = expected(made, changes.contents, wall_ms)
         tables = {table.name: table_of(inputs[table.name], arrow_schema(table.columns)) for table in made.tables}
+        if timed:
+            tables[CLOCK] = clock(walls)
         out = sorted(updates_of(flow.step(tables, end)), key=lambda update: update[1])
         for tick in range(start, end):
             for row, time, diff in out:

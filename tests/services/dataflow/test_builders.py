@@ -74,6 +74,10 @@ class Builds:
     def step(self, inputs: Mapping[str, pa.Table], upper: int, *, more: bool = False) -> pa.Table:
         return self._flow.step(inputs, upper, more=more)
 
+    @property
+    def due_ms(self) -> int | None:
+        return self._flow.due_ms
+
     def contents(self, tick: int) -> pa.Table:
         return self._flow.contents(tick)
 

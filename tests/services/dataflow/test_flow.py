@@ -23,7 +23,7 @@ from pavane.dataflow.ports import TIME, Column, SqlError, ViewError
 from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
-from tests.services.dataflow.oracle import SHAPES, Changes, script, wrong_ticks
+from tests.services.dataflow.oracle import SHAPES, TIMED, Changes, script, wrong_ticks
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
     return int(bool(request.param))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", SHAPES + TIMED)
 def test_a_view_is_its_query_at_every_tick(shape: str, kept: int, engine: PlainEngine) -> None:
     assert wrong_ticks(shape, kept, engine) == []
 
