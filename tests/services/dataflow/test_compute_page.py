@@ -16,7 +16,9 @@ RUN_S = 100.0
 async def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     blocks = re.findall(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     script, *others = [(name, text) for language, name, text in blocks if language == "sql"]
-    assert [view.name for _, text in others for view in parse(text).views] == ["good_customers", "their_orders"]
+    assert [view.name for _, text in others for view in parse(text).views] == [
+        "good_customers", "their_orders", "last_hour", "here_now",
+    ]  # fmt: skip
     (printed,) = [text for language, name, text in blocks if language == "text" and not name]
     typed = "".join(
         text for language, name, text in blocks if language == "sh" and not name and "pip install" not in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -31,6 +32,7 @@ from tests.services.dataflow.test_chains_under_faults import DATA, HOME, TICKS_P
 from tests.services.dataflow.test_kept_state import CountingLog, new_log
 
 WAIT_S = 60.0
+PAGE = Path(__file__).parents[3] / "docs" / "compute.md"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 START_MS = int(START.timestamp() * 1000)
 TABLE = "CREATE TABLE t (id BIGINT, at TIMESTAMP) USING waltz OPTIONS (partitions '0', diff 'true');"
@@ -73,6 +75,23 @@ def test_rows_come_and_leave_at_their_time_in_a_step_of_several_ticks() -> None:
         [((1,), 1, 1)],
         [((1,), 4, -1), ((2,), 3, 1), ((2,), 6, -1)],
     ]
+
+
+def test_the_example_of_the_page_does_what_it_says() -> None:
+    blocks = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    (made,) = [parse(text) for text in blocks if "now()" in text]
+    rows = [(("home", at(0), at(10_000)), 1, 1), (("home", at(1000), at(2000)), 1, 1)]
+    walls = [(1, START_MS + 1000), (2, START_MS + 39_999), (3, START_MS + 40_000), (4, START_MS + 3_601_000)]
+    found = {}
+    with closing(PlainEngine().open(made)) as state:
+        for view in made.views:
+            inputs = {"visits": table_of(rows, arrow_schema(made.tables[0].columns)), CLOCK: clock(walls)}
+            found[view.name] = sorted(updates_of(state.flow(view).step(inputs, 5)), key=lambda each: each[1:])
+    one, other = at(0), at(1000)
+    assert found["last_hour"] == [(("home", 2), 1, 1), (("home", 2), 4, -1)]
+    assert found["here_now"] == [
+        (("home", one), 1, 1), (("home", other), 1, 1), (("home", other), 2, -1), (("home", one), 3, -1)
+    ]  # fmt: skip
 
 
 def test_a_row_that_is_over_or_taken_back_before_its_time_never_shows() -> None:
