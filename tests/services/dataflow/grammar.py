@@ -16,14 +16,17 @@ from decimal import Context, Decimal
 from random import Random
 from typing import Any
 
-from pavane.dataflow.ports import Engine, Flow, Script, SqlError, Table, ViewError
+from pavane.dataflow.ports import CLOCK, Engine, Flow, Script, SqlError, Table, ViewError
 from pavane.dataflow.rows import Row, canonical, table_of, updates_of
 from pavane.dataflow.sql import parse
 from pavane.dataflow.types import arrow_schema
+from tests.services.dataflow.oracle import clock
 
 TICKS = 6
 EXACT = Context(prec=38)
 TRIES = 200
+TIMED = 0.2
+"""How many of the queries may say `now()`."""
 TABLES = """
 CREATE TABLE t (id BIGINT, k STRING, c BIGINT, n BIGINT, d DECIMAL(12,2), e DECIMAL(20,6), x DOUBLE, y DOUBLE, day DATE,
   at TIMESTAMP, b BOOLEAN) USING waltz OPTIONS (partitions '0', diff 'true');
@@ -59,6 +62,13 @@ LITERALS: dict[str, Sequence[str]] = {
     "M": ("CAST(NULL AS TIMESTAMP)",),
 }
 """By type: whole numbers, decimals, doubles, strings, booleans, dates, times."""
+INTERVALS = ("'1' HOUR", "'0.000001' SECOND", "2 DAYS", "'3' WEEK", "'700000' DAY", "-1 DAY")
+ORDERS = ("<", "<=", ">", ">=")
+WALLS = (
+    "1970-01-01", "2000-02-29", "2024-02-28T23:00", "2024-02-29", "2024-02-29T23:00", "2024-03-01", "2024-03-01T01:00",
+    "2024-03-02T00:00:00.001", "2025-12-31", "2025-12-31T23:00", "2026-01-01", "2026-01-01T00:00:00.001", "2026-01-22",
+)  # fmt: skip
+"""Times of ticks, at and around the values of columns."""
 PATTERNS = ("'a%'", "'%b'", "'_'", "'%'", "''", "'a_b'", "'q''%'", "'%ß%'", '"%\u0301"')
 KINDS = "NDXSBTM"
 Columns = list[tuple[str, str]]
@@ -76,10 +86,13 @@ class Query:
 
     view: str
     batch: str
+    walls: tuple[int, ...] = ()
+    """The wall time of each tick in ms."""
 
     def at(self, tick: int) -> str:
         """Return the query over the tables as they are at a tick."""
-        return re.sub(r"\b(FROM|JOIN) (t|u)\b", rf"\1 \2_{tick} AS \2", self.batch)
+        now = f"TIMESTAMP '{datetime.fromtimestamp(self.walls[tick - 1] / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}'"
+        return re.sub(r"\b(FROM|JOIN) (t|u)\b", rf"\1 \2_{tick} AS \2", self.batch).replace("now()", now)
 
 
 @dataclass(slots=True)
@@ -92,6 +105,11 @@ class Expressions:
     def kind(self) -> str:
         """Return a type that a column has."""
         return self.random.choice([each for each in KINDS if any(each == kind for _, kind in self.columns)])
+
+    def kind_of(self, kinds: str) -> str:
+        """Return one of these types, that a column has if any of them is."""
+        known = [each for each in kinds if any(each == kind for _, kind in self.columns)]
+        return self.random.choice(known or kinds)
 
     def of(self, kind: str, depth: int) -> str:
         """Return one of a type."""
@@ -207,9 +225,10 @@ class Expressions:
 
 @dataclass(slots=True)
 class Grammar:
-    """Random queries."""
+    """Random queries; with `clock` also such that say `now()`."""
 
     random: Random
+    clock: Random | None = None
 
     def query(self) -> Query:
         """Return a query that a view takes."""
@@ -269,6 +288,9 @@ class Grammar:
             with_, source, known = self._from() if kind == "all" else ("", "u", U_COLUMNS)
         made = Expressions(self.random, known)
         where = f" WHERE {self._where(made)}" if self.random.random() < 0.5 else ""
+        if self.clock is not None and self.clock.random() < 0.7:
+            where = f"{where.replace(' WHERE ', ' WHERE (', 1)}) AND " if where else " WHERE "
+            where += self._timed(Expressions(self.clock, known))
         if self.random.random() < 0.5:
             return self._grouped(made, with_, source, where)
         kinds = [made.kind() for _ in range(self.random.randrange(1, 5))]
@@ -281,6 +303,32 @@ class Grammar:
         shown = ", ".join(texts)
         distinct = self.random.choice(("", "", "DISTINCT "))
         return f"{with_}SELECT {distinct}{shown} FROM {source}{where}", columns
+
+    def _timed(self, made: Expressions) -> str:
+        """Return a condition with `now()`."""
+        random = made.random
+
+        def moved() -> str:
+            return random.choice(("", "", *(f" {sign} INTERVAL {text}" for sign in "+-" for text in INTERVALS)))
+
+        def row() -> str:
+            kind = made.kind_of("MT")
+            known = [name for name, each in made.columns if each == kind]
+            return (
+                f"{random.choice(known) if known and random.random() < 0.7 else made.of(kind, 1)}{moved()}"  # few NULL
+            )
+
+        match random.randrange(5):
+            case 0:
+                return f"{row()} BETWEEN now(){moved()} AND now(){moved()}"
+            case 1:
+                return f"now(){moved()} BETWEEN {row()} AND {row()}"
+            case 2:
+                return f"now(){moved()} {random.choice(ORDERS)} {row()} AND {row()} {random.choice(ORDERS)} now()"
+            case 3:
+                return f"now(){moved()} {random.choice(ORDERS)} {row()}"
+            case _:
+                return f"{row()} {random.choice(ORDERS)} now(){moved()}"
 
     def _where(self, made: Expressions) -> str:
         if self.random.random() < 0.2:
@@ -438,12 +486,19 @@ REFUSED = ("digits, DECIMAL has 38", "is no equality between the two tables")
 """Why a query of the grammar may be refused: no other reasons."""
 
 
+def _ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
 def case(seed: int) -> Case:
     """Return what a seed gives."""
     random = Random(seed)
-    grammar = Grammar(random)
+    clock = Random(f"{seed} now")  # of its own, so that other seeds stay what they were
+    grammar = Grammar(random, clock if clock.random() < TIMED else None)
+    walls = sorted(_ms(clock.choice(WALLS)) for _ in range(TICKS))
     for _ in range(TRIES):
         query = grammar.query()
+        query.walls = tuple(walls)
         try:
             script = parse(f"{TABLES}CREATE MATERIALIZED VIEW v AS {query.view}")
         except SqlError as error:
@@ -475,6 +530,8 @@ def _played(made: Case, flow: Flow, ends: Sequence[int]) -> list[Counter[Row]] |
             )
             for table in made.script.tables
         }
+        if CLOCK in made.script.views[0].tables:
+            tables[CLOCK] = clock([(tick, made.query.walls[tick - 1]) for tick in range(start, end)])
         try:
             out = list(updates_of(flow.step(tables, end)))
         except ViewError as error:
