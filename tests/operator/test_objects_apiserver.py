@@ -14,10 +14,10 @@ import pytest
 from e2e.kubernetes.control_plane import control_plane
 from e2e.kubernetes.tools import CONTROL_PLANE
 from pavane_operator.kinds.raft.render import RaftRenderer
-from pavane_operator.kube import Forbidden, KubeClient, Target
+from pavane_operator.kube import AlreadyExists, Forbidden, KubeClient, Target
 from pavane_operator.kube.resources import BUILT_IN, NAMESPACES, PODS, SERVICE_ACCOUNTS, VOLUME_CLAIMS, Object, Resource
 from pavane_operator.plan.children import is_missing_or_drifted
-from pavane_operator.plan.model import Child, GrowVolume, Manifest, Writers
+from pavane_operator.plan.model import ApplyChild, Child, GrowVolume, Manifest, Writers
 from pavane_operator.plan.model import Resource as Custom
 from pavane_operator.runtime.cache import Cache
 from pavane_operator.runtime.execute import Executor
@@ -131,6 +131,23 @@ async def test_pods_are_admitted_at_the_restricted_level(kube: KubeClient, spec:
     careless = {**pod, "metadata": {"name": "careless"}, "spec": {**pod["spec"], "securityContext": context}}
     with pytest.raises(Forbidden, match="violates PodSecurity"):
         await kube.create(PODS, careless, NAMESPACE)
+
+
+async def test_what_is_absent_is_made_by_one_call_and_what_is_not_ours_stays_as_it_is(kube: KubeClient) -> None:
+    of = await _owned_by_something_real(kube, replace(resource(**EVERYTHING), name="one-call"))
+    executor = Executor(kube, OWNERS, Cache(), lambda: datetime.now(UTC))
+    manifests = [Manifest.of(_with_real_owner(dict(one.body), of)) for one in _manifests(of)]
+    for manifest in manifests:
+        before = kube.calls.copy()
+        await executor.execute(of, ApplyChild(manifest))
+        assert kube.calls - before == {("PATCH", 201): 1}, manifest.name
+    live = next(each for each in manifests if each.kind == OWNERS.kind)
+    await kube.delete(OWNERS, live.name, NAMESPACE)
+    theirs = await kube.create(OWNERS, {"metadata": {"name": live.name}, "data": {"precious": "yes"}}, NAMESPACE)
+    stranger = Executor(kube, OWNERS, Cache(), lambda: datetime.now(UTC))
+    with pytest.raises(AlreadyExists, match="does not belong to ConfigMap one-call"):
+        await stranger.execute(of, ApplyChild(live))
+    assert await kube.get(OWNERS, live.name, NAMESPACE) == theirs
 
 
 # ---- growth

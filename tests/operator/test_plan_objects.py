@@ -37,6 +37,12 @@ def test_the_budget_covers_all_who_may_write_and_lets_nobody_go_while_that_moves
     lab.until(lambda world: world.state is State.RETIRING and _budget(world) == {"over": [2], "maxUnavailable": 1})
 
 
+def test_while_a_first_generation_gets_the_right_to_write_one_may_go() -> None:
+    lab = Lab()
+    lab.until(lambda world: world.state is State.PROMOTING and _budget(world) is not None)
+    assert _budget(lab.world) == {"over": [1], "maxUnavailable": 1}
+
+
 def test_nobody_may_go_while_members_come_and_go() -> None:
     lab = Lab()
     lab.active(1)

@@ -25,6 +25,7 @@ from pavane_operator.runtime.cache import TOMBSTONES_MAX, Cache
 from pavane_operator.runtime.events import AGGREGATION, EventRecorder
 from pavane_operator.runtime.keepers import Keepers
 from pavane_operator.runtime.metrics import Metrics
+from pavane_operator.runtime.operator import COMPARE_MAX_S, COMPARE_S, compare_delay_s
 from pavane_operator.runtime.steps import StepRunner
 from tests.local.api_server import a_server, config_map
 from tests.services.eventually import eventually
@@ -92,6 +93,28 @@ def test_objects_belong_to_the_resource_that_their_labels_name() -> None:
     cache.seen(PODS, body("u2", instance="other"))
     cache.seen(CONFIG_MAPS, {"metadata": {"uid": "u3", "resourceVersion": "1", "name": "b", "namespace": "data"}})
     assert (members(cache), members(cache, "other")) == (["u1"], ["u2"])
+
+
+def test_of_a_pod_only_what_is_read_is_kept() -> None:
+    cache = Cache()
+    spec = {"nodeName": "n1", "containers": [{"name": "server", "image": "pavane"}], "volumes": [{"name": "data"}]}
+    pod = body() | {"spec": spec, "status": {"podIP": "10.0.0.1"}}
+    pod["metadata"]["managedFields"] = [{"manager": "kubelet"}]
+    cache.seen(PODS, pod)
+    cache.seen(CONFIG_MAPS, body("u2") | {"spec": spec})
+    known, whole = cache.get("u1"), cache.get("u2")
+    assert known is not None
+    assert whole is not None
+    assert (known["spec"], known["status"]) == ({"nodeName": "n1"}, {"podIP": "10.0.0.1"})
+    assert "managedFields" not in known["metadata"]
+    assert whole["spec"] == spec
+    assert pod["spec"] == spec  # what was given stays as it was
+
+
+def test_looks_at_everything_are_the_rarer_the_more_there_is_but_not_without_end() -> None:
+    assert compare_delay_s(100) == COMPARE_S
+    assert compare_delay_s(14_000) == pytest.approx(140.0)
+    assert compare_delay_s(10_000_000) == COMPARE_MAX_S
 
 
 def test_what_a_complete_list_lacks_is_gone() -> None:

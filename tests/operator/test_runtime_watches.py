@@ -18,7 +18,7 @@ from pavane_operator.crds.definitions import definitions
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.registry import kinds
 from pavane_operator.kube import KubeClient, Target
-from pavane_operator.kube.resources import BUILT_IN, SECRETS, STATEFUL_SETS, Object, custom
+from pavane_operator.kube.resources import BUILT_IN, SECRETS, STATEFUL_SETS, Object, Resource, custom
 from pavane_operator.plan.model import FINALIZER, Settings
 from pavane_operator.runtime import operator as operator_module
 from pavane_operator.runtime.cache import Cache
@@ -115,6 +115,30 @@ async def test_a_resource_is_looked_after_although_no_watch_told_of_it(
     await eventually(lambda: stored(server.cluster) == {})
     await eventually(lambda: len(unwatched.keepers) == 0)
     assert metrics.missed_events["RaftCluster"] >= 2
+
+
+async def test_nobody_asks_for_what_the_watches_bring(
+    server: Server, kube: KubeClient, unwatched: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    get_or_none = kube.get_or_none
+
+    async def noted(resource: Resource, name: str, namespace: str | None = None) -> Object | None:
+        asked.append(name)
+        return await get_or_none(resource, name, namespace)
+
+    monkeypatch.setattr(kube, "get_or_none", noted)
+    body: dict[str, Any] = {"metadata": {"name": "log"}, "spec": {"stateMachine": "Broadcast", "replicas": 1}}
+    await kube.create(RAFT_CLUSTERS, body, NAMESPACE)
+    await eventually(lambda: server.cluster.find("statefulsets.apps", NAMESPACE, "log-server-g1") is not None)
+    assert "log-keys" in asked  # before it was made it might have been a user's
+    assert [name for name in asked if name != "log-keys"] == ["log"]  # at the beginning; nothing on the way is read
+    asked.clear()
+    for reconciler in unwatched._reconcilers.values():
+        reconciler.forget_references()
+    await kube.patch(RAFT_CLUSTERS, "log", {"spec": {"rollout": {"deadline": "1h"}}}, NAMESPACE, manager="user")
+    await eventually(lambda: observed(server.cluster) == 2)
+    assert "log-keys" not in asked
 
 
 async def test_a_child_whose_end_no_watch_told_does_not_hold_up_the_end_of_its_resource(

@@ -64,7 +64,7 @@ class Intent(Attempt):
         promoting = self.state is State.PROMOTING
         numbers = (self.active, self.next) if promoting else (self.active,)
         may_write = tuple(number for number in numbers if number)
-        writers = Writers(may_write, moving=promoting or self.resizing, fence=self.fence)
+        writers = Writers(may_write, moving=(promoting and bool(self.active)) or self.resizing, fence=self.fence)
         return self.kind.renderer.shared(self.resource, writers, self.observed.references)
 
     @cached_property

@@ -186,7 +186,8 @@ class Writers:
 
     generations: tuple[int, ...] = ()
     moving: bool = False
-    """The right to write moves from the first to the last of them, or members come and go in the only one."""
+    """The right to write moves from the first to the last of them, or members come and go in the only one; a first
+    generation has it from nobody."""
     fence: int = 0
     """The generation that has the right to write or, from the first irreversible step on, is to get it; in a bootstrap
     the one that is being made. 0 = there is none yet."""
@@ -520,10 +521,15 @@ class Plan:
     questions: tuple[Question, ...] = ()
     """What is to be asked from now on; what others said is to be forgotten."""
     critical: bool = False
-    """Claims, promotes, deletes or drops the finalizer: read the resource afresh, plan again from that, and execute
-    only if it is still the same decision (5.4)."""
+    """Claims, promotes, deletes or drops the finalizer: no failure may write its status without its actions. What
+    `needs_fresh` is read afresh and planned again from that, and executed only if it is still decided so (5.4)."""
     takes_away: bool = False
     """It is critical, and objects, pods or the finalizer go: read the objects afresh as well."""
+
+    @property
+    def needs_fresh(self) -> bool:
+        """Whether to read before it is executed; a status alone the server refuses if the resource has changed."""
+        return self.critical and bool(self.actions)
 
     @property
     def empty(self) -> bool:

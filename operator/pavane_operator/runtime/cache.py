@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 
-from pavane_operator.kube.resources import Object, Resource
+from pavane_operator.kube.resources import PODS, Object, Resource
 
 TOMBSTONES_MAX = 10_000
 """Remembered uids of deleted objects, so that a late answer to a write revives none."""
+
+POD_SPEC_KEPT = ("nodeName",)
+"""All that anybody reads of the spec of a pod that runs."""
 
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 NAME_LABEL = "app.kubernetes.io/name"
@@ -45,7 +48,7 @@ class Cache:
         known = self._objects.get(uid)
         if known is not None and not _newer(body, known[1]):
             return False
-        self._objects[uid] = (resource, _compact(body))
+        self._objects[uid] = (resource, _compact(resource, body))
         self._named[_place(resource, body)] = uid
         key = _key(body)
         if key is not None:
@@ -120,9 +123,13 @@ def _key(body: Object) -> tuple[str, str, str] | None:
     return (labels[NAME_LABEL], metadata.get("namespace", ""), labels[INSTANCE_LABEL])
 
 
-def _compact(body: Object) -> Object:
+def _compact(resource: Resource, body: Object) -> Object:
     # The owners of the fields are half of an object, and nobody asks the cache for them.
     metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    if resource == PODS:
+        # Its spec is most of a pod, and comes from a StatefulSet whose template is compared instead.
+        spec = body.get("spec") or {}
+        return {**body, "metadata": metadata, "spec": {key: spec[key] for key in POD_SPEC_KEPT if key in spec}}
     return {**body, "metadata": metadata}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from pavane_operator.kube import AlreadyExists, Forbidden, Invalid, KubeClient, KubeError, NotFound
+from pavane_operator.kube import AlreadyExists, Conflict, Forbidden, Invalid, KubeClient, KubeError, NotFound
 from pavane_operator.kube.resources import BUILT_IN, VOLUME_CLAIMS, Object
 from pavane_operator.kube.resources import Resource as ResourceType
 from pavane_operator.plan.model import (
@@ -25,6 +25,10 @@ from pavane_operator.runtime.cache import Cache
 
 TYPES: Mapping[str, ResourceType] = {resource.kind: resource for resource in BUILT_IN}
 """Resource types by the kind that manifests and actions carry."""
+
+NO_VERSION = "1"
+"""Of an empty store, so no object has it. An apply with it makes what is absent and is refused for what is there: one
+call instead of a look and a call."""
 
 ChildAction = MarkResource | CreateChild | ApplyChild | DeleteChild | GrowVolume
 
@@ -72,14 +76,28 @@ class Executor:
         body = await self._kube.apply_status(self._type, {"metadata": metadata, "status": status}, resource.namespace)
         self._cache.seen(self._type, body)
 
+    def makes(self, resource: Resource, action: object) -> bool:
+        """Whether the action makes an object that is not there, as far as is known: it is needed only once."""
+        if not isinstance(action, CreateChild | ApplyChild):
+            return False
+        return not self._knows(resource, TYPES[action.manifest.kind], action.manifest.name)
+
+    def _knows(self, resource: Resource, child_type: ResourceType, name: str) -> bool:
+        known = self._cache.members(resource.kind, resource.namespace, resource.name)
+        return any(one == child_type and body["metadata"]["name"] == name for one, body in known)
+
     async def _apply(self, resource: Resource, manifest: Manifest, resource_version: str | None) -> None:
         child_type = TYPES[manifest.kind]
         intent = dict(manifest.body)
         if resource_version is not None:
             intent["metadata"] = {**intent["metadata"], "resourceVersion": resource_version}
-        known = self._cache.members(resource.kind, resource.namespace, resource.name)
-        if not any(one == child_type and body["metadata"]["name"] == manifest.name for one, body in known):
-            present = await self._kube.get_or_none(child_type, manifest.name, resource.namespace)
+        if not self._knows(resource, child_type, manifest.name):
+            absent = {**intent, "metadata": {**intent["metadata"], "resourceVersion": NO_VERSION}}
+            try:
+                self._cache.seen(child_type, await self._kube.apply(child_type, absent, resource.namespace))
+                return
+            except Conflict:
+                present = await self._kube.get_or_none(child_type, manifest.name, resource.namespace)
             if present is not None:
                 _check_owner(resource, present)
         self._cache.seen(child_type, await self._kube.apply(child_type, intent, resource.namespace))

@@ -27,6 +27,11 @@ from pavane_operator.runtime.reconcile import Reconciler, Shared
 COMPARE_S = 30.0
 """Between two looks whether the watches have told everything: a user waits for what they lost, and a look costs one
 list per type (docs/specs/operator.md 5.12)."""
+COMPARE_OBJECT_S = 0.01
+"""Per object that the last look listed. To read one takes a hundredth of that, so looks take a hundredth of a core,
+however many objects there are."""
+COMPARE_MAX_S = 300.0
+"""However many: as long as a resource sleeps at most."""
 COMPARE_FIRST_S = 2.0
 """Before the first look: the watches begin a moment after `fill`, and never tell what went in between."""
 FILL_RETRY_S = 1.0
@@ -165,7 +170,7 @@ class Operator:
             await asyncio.sleep(FILL_RETRY_S)
 
     async def compare(self, namespaces: Sequence[str] = ()) -> None:
-        """List everything every COMPARE_S and look after whatever no watch has told; does not return.
+        """List everything, again after `compare_delay_s`, and look after what no watch has told; does not return.
 
         Args:
             namespaces: Where to look; empty = everywhere.
@@ -175,15 +180,17 @@ class Operator:
         delay_s = COMPARE_FIRST_S
         while True:
             await asyncio.sleep(delay_s * self._shared.rng.uniform(0.8, 1.0))
+            objects = 0
             for resource_type, labels in own + children:
                 for namespace in namespaces or (None,):
                     with contextlib.suppress(KubeError):
-                        await self._compare(resource_type, namespace, labels)
+                        objects += await self._compare(resource_type, namespace, labels)
             for reconciler in self._reconcilers.values():
                 reconciler.forget_references()
-            delay_s = COMPARE_S
+            delay_s = compare_delay_s(objects)
 
-    async def _compare(self, resource_type: ResourceType, namespace: str | None, labels: str) -> None:
+    async def _compare(self, resource_type: ResourceType, namespace: str | None, labels: str) -> int:
+        """Returns how many objects there are."""
         cache = self._shared.cache
         known = cache.of_type(resource_type, namespace)
         listed = (await self._shared.kube.list_all(resource_type, namespace, labels=labels)).items
@@ -195,6 +202,7 @@ class Operator:
                 self._wake_others(resource_type, body)
             else:
                 self._take_over(resource_type, body, deleted=gone)
+        return len(listed)
 
     def gauges(self) -> Iterator[Metric]:
         """What can be counted at any moment, for `/metrics`."""
@@ -255,6 +263,11 @@ class Operator:
         if reconciler is not None:
             await reconciler.close()
         self._uids = {key: known for key, known in self._uids.items() if known != uid}
+
+
+def compare_delay_s(objects: int) -> float:
+    """Seconds until the next look whether the watches have told everything, after one that listed so many objects."""
+    return min(max(COMPARE_S, objects * COMPARE_OBJECT_S), COMPARE_MAX_S)
 
 
 def _resource_type(kind: Kind) -> ResourceType:

@@ -202,7 +202,7 @@ class Reconciler:
             await self._ask_pods()
         for _ in range(PLANS_PER_RUN_MAX):
             found = await self._look()
-            if found is not None and found[2].critical:
+            if found is not None and found[2].needs_fresh:
                 await self._read_afresh(lists_s=FRESH_S if found[2].takes_away else math.inf)
                 found = await self._look()
             if found is None:
@@ -268,7 +268,10 @@ class Reconciler:
         renderer, tls_name = self._kind.renderer, resource.spec.tls.secret_name
         targets = self._targets(resource.namespace, self._kind.definition.targets(body))
         named = (*renderer.references(resource, targets), *(() if tls_name is None else (tls_name,)))
-        references = await self._references.read(resource.namespace, named)
+        # Those that carry our labels come with the watch of children: nobody has to ask for them.
+        ours = {body["metadata"]["name"]: body for child_type, body in members if child_type == SECRETS}
+        asked = await self._references.read(resource.namespace, (name for name in named if name not in ours))
+        references = asked | {name: ours[name] for name in named if name in ours}
         identity = Identity(renderer.labels(resource), renderer.dns_names(resource), self._kind.clients(resource))
         given = None if tls_name is None else references.get(tls_name)
         tls = look(resource, children, identity, given, self._shared.now())
@@ -397,13 +400,15 @@ class Reconciler:
     # ---- execute
 
     async def _execute(self, resource: Resource, observed: Observed, plan: Plan, span: RunSpan) -> None:
+        makes = bool(plan.actions) and all(self._executor.makes(resource, action) for action in plan.actions)
         try:
             for action in plan.actions:
                 with span.action(plan.row, action):
                     await self._act(resource, observed, action)
             if any(isinstance(action, MarkResource) for action in plan.actions):
                 return  # the resource has another version now: look at it again before its status is written
-            if plan.status is not None:
+            # The next plan sees what was made, and its status says so: one write instead of two.
+            if plan.status is not None and not makes:
                 with span.action(plan.row, plan.status):
                     await self._write_status(resource, plan.status)
         except (Conflict, Gone) as error:
