@@ -170,6 +170,8 @@ class Replay:
         self._progress = progress
         self._reader = LogReader(folder, number)
         self._any = False  # whether this file had a valid record
+        self.last = 0
+        """Where the last record of this log begins; where the next one would while there is none."""
 
     @property
     def number(self) -> int:
@@ -189,7 +191,7 @@ class Replay:
             if record is not None:
                 refused = self._progress.refuses(record)
                 if refused is None:
-                    self._any = True
+                    self._any, self.last = True, start
                     self._progress.advance(record)
                     self.bytes_read += self._reader.offset - start
                     return record
@@ -229,7 +231,7 @@ class Replay:
         following = LogReader(self._folder, number)
         self._reader.close()
         self._reader = following
-        self._any = False
+        self._any, self.last = False, 0
         first = following.read()
         following.offset = 0
         if first is not None and first.seq > self._progress.next_seq and first.committer == self._progress.committer:
@@ -321,7 +323,11 @@ class FileStore:
         name = f"{LOG}{replay.number}"
         file = self.folder.open(name)
         try:
-            file.sync()  # who wrote it may have ended before this
+            # Who wrote the last record may have ended before its sync. Or that has failed: then only the kernel's cache
+            # has it, takes it for written, and another sync alone would prove nothing. A partition has no such cache.
+            if not self.folder.needs_loop:
+                file.overwrite(replay.last, file.read(replay.last, replay.offset - replay.last))
+            file.sync()
         finally:
             file.close()
         if not self.tenure.term:

@@ -52,6 +52,25 @@ def replayed(folder: MemoryFolder, last_log: int = 1) -> list[LogRecord]:
     return found
 
 
+def test_a_record_whose_sync_failed_is_durable_before_anybody_is_told_of_it() -> None:
+    """The next process finds it in the kernel's cache, which takes it for written."""
+    disk = MemoryDisk()
+    folder = disk.folder("x")
+    store = FileStore(folder, Registry(disk.folder("registry")), "server")
+    store.carry_out(CreateLog(1))
+    for record in RECORDS[:3]:
+        store.carry_out(Append(record, record.parts()))
+    disk.failing_syncs = True
+    with pytest.raises(OSError, match="Input/output error"):
+        store.carry_out(Append(RECORDS[3], RECORDS[3].parts()))
+    disk.failing_syncs = False
+    replay = Replay(folder, 1, 1, Progress(7))
+    assert [replay.next() for _ in range(5)] == [*RECORDS, None]
+    FileStore(folder, Registry(disk.folder("registry")), "server").finish(replay)
+    disk.crash(random.Random(1))
+    assert replayed(disk.folder("x")) == RECORDS
+
+
 def test_a_tail_torn_at_any_byte_costs_its_record_alone() -> None:
     for cut in range(len(DATA[3])):
         assert replayed(written(b"".join(DATA[:3]) + DATA[3][:cut])) == RECORDS[:3]
