@@ -157,7 +157,10 @@ def test_operator_and_control_plane_may_do_what_they_do(calls: dict[str, set[Cal
 
 
 LOST = "read after a creation whose answer was lost, or which somebody else was faster with"
+TAKEN = "read when what is to be made is there already: whose is it?"
+CHILDREN = ("configmaps", "networkpolicies", "poddisruptionbudgets", "serviceaccounts", "services", "statefulsets")
 NOT_IN_THIS_LIFE: dict[tuple[str, str, str], str] = {
+    **{("operator", "get", resource): TAKEN for resource in CHILDREN},
     ("operator", "update", "kinds/finalizers"): "asked for by the admission plugin of some clusters",
     ("operator", "delete", "controllerrevisions"): "of an attempt that was given up",
     ("operator", "patch", "controllerrevisions"): "when a generation is repaired in place",
