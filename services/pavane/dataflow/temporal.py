@@ -17,7 +17,7 @@ from pavane.dataflow.expressions import Binder, Bound, Places, cast, refuse_now
 ALWAYS, EVER = -(2**62), 2**62
 """Moments before and after all others."""
 INTERVAL_DAYS_MAX = 3_660_000
-"""Ten thousand years, which is as long as a TIMESTAMP goes."""
+"""Ten thousand years, which is as long as a TIMESTAMP goes; of one interval, and of all in a comparison together."""
 _HOUR = 3600 * 10**6
 UNITS: Mapping[str, int] = {
     "WEEK": 168 * _HOUR, "DAY": 24 * _HOUR, "HOUR": _HOUR, "MINUTE": 60 * 10**6, "SECOND": 10**6,
@@ -98,6 +98,9 @@ def _compared(term: exp.Expr, places: Places) -> list[tuple[type[exp.Expr], exp.
             refuse_now(_first_now(term), places)
         if says_now(made[1]):
             refuse_now(_first_now(made[1]), places)
+        if abs(made[2]) > INTERVAL_DAYS_MAX * UNITS["DAY"]:
+            what = f"the intervals beside now() are longer than {INTERVAL_DAYS_MAX} days together"
+            places.refuse(_first_now(term), what, "Write shorter ones.")
         found.append(made)
     return found
 
@@ -125,6 +128,8 @@ def _micros(node: exp.Interval, places: Places) -> int:
         number = None
     if number is not None and name in ("MONTH", "QUARTER", "YEAR"):
         places.refuse(node, f"a {name} is not always as long", "Write INTERVAL '30' DAY.")
+    if number is not None and number.is_finite() and abs(number) > INTERVAL_DAYS_MAX * UNITS["DAY"]:
+        places.refuse(node, f"{node.sql(dialect='spark')} is too long")  # no arithmetic with it: that may fail
     if number is None or not number.is_finite() or name not in UNITS or (name != "SECOND" and number % 1):
         known = "Write INTERVAL '90' MINUTE; known are WEEK, DAY, HOUR, MINUTE and SECOND."
         places.refuse(node, f"{node.sql(dialect='spark')} is no interval here", known)
