@@ -141,6 +141,52 @@ async def test_nobody_asks_for_what_the_watches_bring(
     assert "log-keys" not in asked
 
 
+async def test_a_plan_that_only_makes_objects_leaves_the_status_to_the_next_one(
+    server: Server, kube: KubeClient, unwatched: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    apply, apply_status = kube.apply, kube.apply_status
+
+    async def applied(resource: Resource, intent: Object, namespace: str | None = None, **more: Any) -> Object:
+        written.append(f"{resource.plural}/{intent['metadata']['name']}")
+        return await apply(resource, intent, namespace, **more)
+
+    async def told(resource: Resource, intent: Object, namespace: str | None = None, **more: Any) -> Object:
+        written.append("status")
+        return await apply_status(resource, intent, namespace, **more)
+
+    monkeypatch.setattr(kube, "apply", applied)
+    monkeypatch.setattr(kube, "apply_status", told)
+    body: dict[str, Any] = {"metadata": {"name": "log"}, "spec": {"stateMachine": "Broadcast", "replicas": 1}}
+    await kube.create(RAFT_CLUSTERS, body, NAMESPACE)
+    made = "statefulsets/log-server-g1"
+    await eventually(lambda: made in written and "status" in written[written.index(made) :])
+    before = written[: written.index(made)]
+    assert before.count("status") == 1, written  # the claim of the number
+
+
+async def test_the_status_follows_although_somebody_takes_away_what_is_made(
+    server: Server, kube: KubeClient, unwatched: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply, cache, taken = kube.apply, unwatched._shared.cache, 0
+
+    async def taken_away(resource: Resource, intent: Object, namespace: str | None = None, **more: Any) -> Object:
+        nonlocal taken
+        body = await apply(resource, intent, namespace, **more)
+        if resource == STATEFUL_SETS:
+            taken += 1
+            await kube.delete(resource, body["metadata"]["name"], namespace)
+            cache.seen(resource, body, deleted=True)  # the watch may be faster than the answer
+        return body
+
+    monkeypatch.setattr(kube, "apply", taken_away)
+    body: dict[str, Any] = {"metadata": {"name": "log"}, "spec": {"stateMachine": "Broadcast", "replicas": 1}}
+    await kube.create(RAFT_CLUSTERS, body, NAMESPACE)
+    await eventually(lambda: taken > 1)
+    await kube.patch(RAFT_CLUSTERS, "log", {"spec": {"rollout": {"deadline": "1h"}}}, NAMESPACE, manager="user")
+    await eventually(lambda: observed(server.cluster) == 2)
+
+
 async def test_a_child_whose_end_no_watch_told_does_not_hold_up_the_end_of_its_resource(
     server: Server, kube: KubeClient, unwatched: Operator
 ) -> None:

@@ -76,11 +76,13 @@ class Executor:
         body = await self._kube.apply_status(self._type, {"metadata": metadata, "status": status}, resource.namespace)
         self._cache.seen(self._type, body)
 
-    def makes(self, resource: Resource, action: object) -> bool:
-        """Whether the action makes an object that is not there, as far as is known: it is needed only once."""
+    def makes(self, resource: Resource, action: object) -> tuple[str, str] | None:
+        """Kind and name of the object that the action makes because, as far as is known, it is not there; else None."""
         if not isinstance(action, CreateChild | ApplyChild):
-            return False
-        return not self._knows(resource, TYPES[action.manifest.kind], action.manifest.name)
+            return None
+        manifest = action.manifest
+        known = self._knows(resource, TYPES[manifest.kind], manifest.name)
+        return None if known else (manifest.kind, manifest.name)
 
     def _knows(self, resource: Resource, child_type: ResourceType, name: str) -> bool:
         known = self._cache.members(resource.kind, resource.namespace, resource.name)

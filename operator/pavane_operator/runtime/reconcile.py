@@ -142,6 +142,8 @@ class Reconciler:
         self._failure: ActionFailure | None = None
         self._failures = 0
         self._status_written_at: datetime | None = None
+        self._made: set[tuple[str, str]] = set()
+        """Kind and name of what was made since the status was written last: what has to be made again does not stay."""
         self._lasting: tuple[Event, ...] = ()
         self._state: tuple[State, datetime] | None = None
         """Of the rollout, as we wrote it last, and since when; None before our first write."""
@@ -400,14 +402,17 @@ class Reconciler:
     # ---- execute
 
     async def _execute(self, resource: Resource, observed: Observed, plan: Plan, span: RunSpan) -> None:
-        makes = bool(plan.actions) and all(self._executor.makes(resource, action) for action in plan.actions)
+        made = {one for one in (self._executor.makes(resource, action) for action in plan.actions) if one is not None}
+        makes = 0 < len(plan.actions) == len(made - self._made)
         try:
             for action in plan.actions:
                 with span.action(plan.row, action):
                     await self._act(resource, observed, action)
             if any(isinstance(action, MarkResource) for action in plan.actions):
                 return  # the resource has another version now: look at it again before its status is written
-            # The next plan sees what was made, and its status says so: one write instead of two.
+            # The next plan sees what was made, and its status says so: one write instead of two. Not where it is made
+            # again and again, because somebody takes it away: then no plan would ever be the next.
+            self._made |= made
             if plan.status is not None and not makes:
                 with span.action(plan.row, plan.status):
                     await self._write_status(resource, plan.status)
@@ -444,6 +449,7 @@ class Reconciler:
     async def _write_status(self, resource: Resource, status: Status) -> None:
         await self._executor.write_status(resource, status.dump())
         self._status_written_at = self._shared.now()
+        self._made.clear()
         self._count(resource.status, status)
 
     async def _post_lasting(self, resource: Resource, plan: Plan) -> None:
