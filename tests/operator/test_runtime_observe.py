@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from pavane_operator.kinds.defaults import RenderDefaults
 from pavane_operator.kinds.raft import kind
-from pavane_operator.kube.resources import PODS
+from pavane_operator.kube.resources import CONFIG_MAPS, PODS, SECRETS
 from pavane_operator.plan.model import GENERATION_LABEL, TEMPLATE_ANNOTATION
-from pavane_operator.runtime.observe import pods_of, resource_of, standing_of
+from pavane_operator.runtime.observe import followed_secrets, pods_of, resource_of, standing_of
 
 DEFAULTS = RenderDefaults("image", "0.1.0", None, b"k" * 32, "pavane-system")
 SAID = "the log is damaged at byte 12"
@@ -34,6 +34,18 @@ def test_fields_of_a_newer_definition_hold_up_nothing() -> None:
 def test_a_value_that_no_definition_allows_is_refused() -> None:
     with pytest.raises(ValidationError, match="replicas"):
         resource_of(kind(DEFAULTS), body({"replicas": "many"}))
+
+
+def test_a_secret_of_a_user_that_carries_the_labels_of_the_resource_is_asked_for() -> None:
+    """A list brings it, but no watch tells when it is renewed: what the list said would stand."""
+    of = {"app.kubernetes.io/name": "raftcluster", "app.kubernetes.io/instance": "q"}
+    keeps = {"app.kubernetes.io/managed-by": "pavane-operator"}
+    ours = {"metadata": {**METADATA, "name": "q-keys", "labels": of | keeps}}
+    theirs = {"metadata": {**METADATA, "name": "q-tls", "labels": of}}
+    helms = {"metadata": {**METADATA, "name": "q-ca", "labels": of | {"app.kubernetes.io/managed-by": "Helm"}}}
+    members = [(SECRETS, ours), (SECRETS, theirs), (SECRETS, helms), (CONFIG_MAPS, ours)]
+    assert followed_secrets(members) == {"q-keys": ours}
+    assert followed_secrets([(CONFIG_MAPS, ours)]) == {}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pavane_operator.plan.model import GENERATION_LABEL
 
 STAGE_PORT = 7070
 OPS_PORT = 7071
+MANAGER_LABEL = "app.kubernetes.io/managed-by"
 MANAGER_LABEL_VALUE = "pavane-operator"
 
 
@@ -57,7 +58,7 @@ class Names:
             **self.all_pods(name),
             "app.kubernetes.io/version": version,
             "app.kubernetes.io/part-of": "pavane",
-            "app.kubernetes.io/managed-by": MANAGER_LABEL_VALUE,
+            MANAGER_LABEL: MANAGER_LABEL_VALUE,
         }
         return common if generation is None else {**common, GENERATION_LABEL: str(generation)}
 

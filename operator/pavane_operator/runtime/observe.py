@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pavane_operator.crds.tls import TlsSpec
-from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, VOLUME_CLAIMS, Object
+from pavane_operator.kube.resources import ENDPOINT_SLICES, PODS, SECRETS, VOLUME_CLAIMS, Object
 from pavane_operator.kube.resources import Resource as ResourceType
+from pavane_operator.objects.names import MANAGER_LABEL, MANAGER_LABEL_VALUE
 from pavane_operator.plan.model import (
     COMPONENT_LABEL,
     GENERATION_LABEL,
@@ -64,6 +65,18 @@ def children_of(uid: str, members: Iterable[tuple[ResourceType, Object]]) -> tup
         for resource, body in members
         if resource == VOLUME_CLAIMS or (resource not in (PODS, ENDPOINT_SLICES) and _owned_by(body, uid))
     )
+
+
+def followed_secrets(members: Iterable[tuple[ResourceType, Object]]) -> dict[str, Object]:
+    """By name, the Secrets that come with the watch of children, so that nobody has to ask for them.
+
+    A list brings those of users as well that carry the labels of the resource: no watch tells when they change.
+    """
+    return {
+        body["metadata"]["name"]: body
+        for resource, body in members
+        if resource == SECRETS and body["metadata"]["labels"].get(MANAGER_LABEL) == MANAGER_LABEL_VALUE
+    }
 
 
 def certificates_of(kind: str, secrets: Iterable[Object]) -> dict[str, Object]:

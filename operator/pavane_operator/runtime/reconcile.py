@@ -53,6 +53,7 @@ from pavane_operator.runtime.metrics import Metrics, Outcome, Source
 from pavane_operator.runtime.observe import (
     certificates_of,
     children_of,
+    followed_secrets,
     pods_of,
     resource_of,
     service_pods_of,
@@ -270,8 +271,7 @@ class Reconciler:
         renderer, tls_name = self._kind.renderer, resource.spec.tls.secret_name
         targets = self._targets(resource.namespace, self._kind.definition.targets(body))
         named = (*renderer.references(resource, targets), *(() if tls_name is None else (tls_name,)))
-        # Those that carry our labels come with the watch of children: nobody has to ask for them.
-        ours = {body["metadata"]["name"]: body for child_type, body in members if child_type == SECRETS}
+        ours = followed_secrets(members)
         asked = await self._references.read(resource.namespace, (name for name in named if name not in ours))
         references = asked | {name: ours[name] for name in named if name in ours}
         identity = Identity(renderer.labels(resource), renderer.dns_names(resource), self._kind.clients(resource))
