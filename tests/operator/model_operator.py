@@ -57,6 +57,8 @@ class Operator:
         self.step_call: StepCall | None = None
         self.failure: ActionFailure | None = None
         self.written_at: datetime | None = None
+        self.made: set[tuple[str, str]] = set()
+        """Since the status was written last; see `Reconciler`."""
         self.questions: tuple[Question, ...] = ()
         self.asked: dict[Question, Standing] = {}
 
@@ -186,14 +188,20 @@ class Operator:
         self.questions = decided.questions
         for uid in [uid for uid in self.streams if not self._keeps(uid)]:
             del self.streams[uid]
+        made = [each.manifest for each in decided.actions if isinstance(each, CreateChild | ApplyChild)]
+        makes = {(each.kind, each.name) for each in made} - {(child.kind, child.name) for child in observed.children}
+        only_makes = 0 < len(decided.actions) == len(makes - self.made)
         try:
             for action in decided.actions:
                 self._call()
                 self._execute(action)
-            if decided.status is not None and not any(isinstance(each, MarkResource) for each in decided.actions):
+            self.made |= makes
+            skips = only_makes or any(isinstance(each, MarkResource) for each in decided.actions)
+            if decided.status is not None and not skips:
                 self._call()
                 world.write_status(decided.status.dump(), resource.resource_version)
                 self.written_at = world.now
+                self.made.clear()
             if not decided.empty:
                 self._call()
         except ConflictError:
