@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from pavane.runtime.backups import Copies, Stated, surplus
+from pavane.runtime.backups import Copies, Kept, Stated, surplus
 from pavane_cli import output
 from pavane_cli.failures import ExitCode, UserError, lacks
 from pavane_cli.output import Format
@@ -79,13 +79,19 @@ async def listed(
     *,
     yes: bool,
     form: Format,
+    whose: Callable[[M], object] = lambda _: None,
 ) -> None:
     """Print the backups below the URL of ``store``, the newest first, and delete those that ``keep`` does not count.
 
-    ``position`` is a column: its name, and what it says of a manifest.
+    ``position`` is a column: its name, and what it says of a manifest. ``keep`` counts those of each one that ``whose``
+    tells apart. What cannot be read is never old: it may be of another kind or version.
     """
     found = await copies.backups(store)
-    old = () if keep is None else surplus(found, keep)
+    owners = [whose(each.manifest) for each in found if each.manifest is not None]
+    old: list[Kept[M]] = []
+    for owner in dict.fromkeys(owners if keep is not None else ()):
+        own = [each for each in found if each.manifest is not None and whose(each.manifest) == owner]
+        old += surplus(own, keep or 0)
     column, says = position
     rows: Sequence[dict[str, Any]] = [
         {

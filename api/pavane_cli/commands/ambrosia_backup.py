@@ -50,7 +50,17 @@ def backups(url: Url, keep: Keep = None, yes: Yes = False, option: Option = None
     """
     with _failures():
         position = "record", lambda manifest: manifest.about["next_seq"] - 1
-        asyncio.run(listed(copies, _store(url, option), position, keep, yes=yes, form=form))
+        asyncio.run(
+            listed(
+                copies,
+                _store(url, option),
+                position,
+                keep,
+                yes=yes,
+                form=form,
+                whose=lambda one: one.about.get("instance"),
+            )
+        )
 
 
 def verify(place: Place, option: Option = None) -> None:

@@ -64,7 +64,17 @@ def backups(url: Url, keep: Keep = None, yes: Yes = False, option: Option = None
     """
     with as_user_error(ArchiveError, OSError):
         position = "transactions", lambda manifest: ends_of(manifest).transactions
-        asyncio.run(listed(copies, _store(url, option), position, keep, yes=yes, form=form))
+        asyncio.run(
+            listed(
+                copies,
+                _store(url, option),
+                position,
+                keep,
+                yes=yes,
+                form=form,
+                whose=lambda one: one.about.get("cluster"),
+            )
+        )
 
 
 def verify_backup(place: str, option: list[str] | None) -> None:

@@ -120,11 +120,20 @@ def verify(folder: Path) -> Copied:
             f"{folder} is not as it was written: {'; '.join(faults)}; {AGAIN}, or take another copy of it"
         )
     about = manifest.about
+    _check(about)
     copied = _read(folder, about["instance"], meta_of(about), sum(size for size, _ in manifest.files.values()))
     if (copied.next_seq, copied.digest) != (about["next_seq"], about["digest"]):
         text = f"{folder} leads to record {copied.next_seq} and digest {copied.digest}"
         raise BackupError(f"{text}, not to {about['next_seq']} and {about['digest']}: use the version that made it")
     return copied
+
+
+def _check(about: dict[str, Any]) -> None:
+    """Raise ``BackupError`` for what a manifest may not say: its name and numbers become paths."""
+    name, numbers = about.get("instance"), [about.get(key) for key in ("app_version", "checkpoint", "log", "next_seq")]
+    plain = isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & {*name}
+    if not plain or not all(type(each) is int and each >= 0 for each in numbers):
+        raise BackupError(f"{NAME} names no instance and numbers of its files; {AGAIN}, or take another copy of it")
 
 
 def restore(folder: Path, log: Path, name: str = "", *, replace_files: bool = False) -> Copied:

@@ -114,6 +114,7 @@ def _check_place(url: str, error: type[Exception]) -> None:
 
 async def _delete_old(copies: Copies[M], store: ObjectStore, resource: str, keep: int) -> None:
     """Delete what is old of a resource: others may have their backups below the same URL."""
-    own = [each for each in await copies.backups(store) if each.name.startswith(f"{resource}-")]
+    found = [each for each in await copies.backups(store) if each.manifest is not None]  # else of another kind, perhaps
+    own = [each for each in found if each.name.startswith(f"{resource}-")]
     for each in reversed(surplus(own, keep)):
         await copies.remove(store, each)

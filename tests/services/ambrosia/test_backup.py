@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pavane.ambrosia.backup import BackupError, back_up, place_of, restore, verify
+from pavane.ambrosia.backup import KIND, BackupError, back_up, place_of, restore, verify
 from pavane.ambrosia.errors import FatalError
 from pavane.ambrosia.storage import Registry
-from pavane.runtime.backups import NAME
+from pavane.runtime.backups import NAME, Manifest
 from pavane.wal.files import DiskFolder
 from tests.services.ambrosia.model import Model, Node
 from tests.services.ambrosia.unit import Unit, wait
@@ -213,3 +213,14 @@ def test_an_instance_is_upgraded_only_once_it_has_counted_what_its_backup_leads_
     core.settings = type(core.settings)("a", version=2)
     with pytest.raises(FatalError, match="start version 0 first"):
         core.replayed()
+
+
+def test_a_manifest_whose_name_leads_out_of_the_folder_restores_nothing(tmp_path: Path) -> None:
+    for about in ({"instance": "../../x"}, {"instance": "/etc/x"}, {"instance": ""}, {"checkpoint": "1"}, {"log": -1}):
+        folder = tmp_path / "backup"
+        folder.mkdir(exist_ok=True)
+        whole = {"instance": "x", "app_version": 0, "checkpoint": 1, "log": 1, "connections": [], "next_seq": 1}
+        (folder / NAME).write_bytes(Manifest(KIND, {**whole, "digest": "", **about}, {}).encode())
+        with pytest.raises(BackupError, match="names no instance and numbers"):
+            restore(folder, tmp_path / "logs" / "deep")
+    assert [path.name for path in tmp_path.iterdir()] == ["backup"]

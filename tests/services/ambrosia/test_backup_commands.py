@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pavane.ambrosia.backup import KIND
+from pavane.runtime.backups import NAME, Manifest
 from pavane_cli.commands import ambrosia_backup
 from pavane_cli.failures import UserError
 from pavane_cli.output import Format
@@ -59,3 +61,20 @@ async def test_a_backup_in_object_storage_is_listed_verified_restored_and_refuse
     assert "is not as it was written" in told
     await asyncio.to_thread(ambrosia_backup.backups, BELOW, 1, yes=True, option=given)
     assert (s3.bucket / "immortals" / "monday" / "backup.json").exists(), "the only whole one stays"
+
+
+def test_of_others_below_the_same_url_nothing_is_old(tmp_path: Path) -> None:
+    """Two backups of alice, older ones of bob, of a RaftCluster, and one that nobody can read."""
+    written = {
+        "bob": Manifest(KIND, {"instance": "bob", "next_seq": 1}, {}).encode(),
+        "raft": Manifest("RaftCluster", {}, {}).encode(),
+        "torn": b"{",
+        "alice-1": Manifest(KIND, {"instance": "alice", "next_seq": 1}, {}).encode(),
+        "alice-2": Manifest(KIND, {"instance": "alice", "next_seq": 2}, {}).encode(),
+    }
+    for second, (name, data) in enumerate(written.items()):
+        (folder := tmp_path / "at" / name).mkdir(parents=True)
+        (folder / NAME).write_bytes(data)
+        os.utime(folder / NAME, (second, second))
+    ambrosia_backup.backups(f"file://{tmp_path / 'at'}", 1, yes=True)
+    assert {path.parent.name for path in (tmp_path / "at").glob(f"*/{NAME}")} == {"bob", "raft", "torn", "alice-2"}
