@@ -28,7 +28,7 @@ from pavane.ambrosia.wire.files import CheckpointHead
 from pavane.ambrosia.wire.limits import HEAD_BYTES_MAX, MIB
 from pavane.ambrosia.wire.primitives import Cursor, i32
 from pavane.ambrosia.wire.records import LogRecord
-from pavane.wal.files import File, Folder, read_file, replace_file
+from pavane.wal.files import File, Folder, read_file, replace_file, write_again
 from pavane.wire import RemoteProtocolError
 
 LOG = "serverlog"
@@ -323,11 +323,9 @@ class FileStore:
         name = f"{LOG}{replay.number}"
         file = self.folder.open(name)
         try:
-            # Who wrote the last record may have ended before its sync. Or that has failed: then only the kernel's cache
-            # has it, takes it for written, and another sync alone would prove nothing. A partition has no such cache.
-            if not self.folder.needs_loop:
-                file.overwrite(replay.last, file.read(replay.last, replay.offset - replay.last))
-            file.sync()
+            if not self.folder.needs_loop:  # a partition has no cache of the kernel's that could lie
+                write_again(file, replay.last, replay.offset)
+            file.sync()  # who wrote the last record may have ended before this
         finally:
             file.close()
         if not self.tenure.term:

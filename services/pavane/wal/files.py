@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 PARTS_MAX = 1024  # buffers per system call: IOV_MAX of Linux
+WRITE_BYTES = 1 << 20  # written again at a time
 
 Buffer = bytes | bytearray | memoryview
 
@@ -293,6 +294,16 @@ def replace_file(folder: Folder, name: str, data: bytes) -> None:
         file.close()
     folder.rename(temporary, name)
     folder.sync()
+
+
+def write_again(file: File, begin: int, end: int) -> None:
+    """Write bytes of a file once more, in their place, so that the next sync proves them.
+
+    Where the sync of a former process has failed only the kernel's cache has them, takes them for written, and another
+    sync alone would succeed and prove nothing.
+    """
+    for at in range(begin, end, WRITE_BYTES):
+        file.overwrite(at, file.read(at, min(WRITE_BYTES, end - at)))
 
 
 def read_file(folder: Folder, name: str) -> bytes | None:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pavane.wal.files import Buffer, File, Folder
+from pavane.wal.files import Buffer, File, Folder, write_again
 from pavane.wal.record import (
     FRAME_BYTES,
     HEADER_BYTES,
@@ -28,7 +28,6 @@ from pavane.wal.scan import POSITION_BITS, NewRecord, Scanned, file_size, scan
 from pavane.wal.synced import SyncedFile
 
 SEGMENT_BYTES = 64 << 20  # a leading segment is dropped as a whole, so not too large; nor thousands of files
-WRITE_BYTES = 1 << 20  # written at once where a log is opened
 READERS_MAX = 16  # open segments for reading: descriptors are few, and readers stay near the end
 _OFFSET_MASK = (1 << POSITION_BITS) - 1
 
@@ -308,15 +307,10 @@ class Log:
 
 
 def _write_again(folder: Folder, name: str, offset: int) -> None:
-    """Write what is behind ``offset`` once more, in its place, and sync it: it was read, and must not vanish later.
-
-    The process before may have ended without a sync. Or its sync has failed: then only the kernel's cache has these
-    bytes, takes them for written, and another sync alone would succeed and prove nothing.
-    """
+    """Prove what is behind ``offset``: it was read, and must not vanish later."""
     file = folder.open(name)
     try:
-        for at in range(offset, file.size, WRITE_BYTES):
-            file.overwrite(at, file.read(at, WRITE_BYTES))
+        write_again(file, offset, file.size)
         file.sync()
     finally:
         file.close()

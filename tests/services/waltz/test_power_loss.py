@@ -13,6 +13,7 @@ from pavane.waltz.state.store import Damaged
 from pavane.waltz.storage import Directory
 from pavane.waltz.storage.clock import Clock
 from pavane.waltz.storage.directory import REBUILDS_MAX, REBUILT_MS, PartitionFiles
+from pavane.waltz.storage.segment import INDEX_SYNC_RECORDS
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.fields import ReqId
 from tests.services.memory_disk import MemoryDisk, MemoryFile, MemoryFolder
@@ -514,3 +515,64 @@ def test_a_tool_cannot_write_to_a_copy_of_which_no_segment_is_there() -> None:
     found = node.execute([tail, s.SetLowWaterMark(head(), 0, True), other])
     assert [type(each) for each in found] == [s.Failure, s.Failure, s.Success]
     assert "the first segment there is begins with" in found[0].message
+
+
+def test_an_index_whose_sync_failed_is_written_again_at_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a hole stays before the entries that are durable, and records that are whole cannot be read."""
+    disk = MemoryDisk()
+    node = Node(opened(disk, 1 << 20), disk_reserve_bytes=0)
+    node.arrive(head())
+    last = INDEX_SYNC_RECORDS + 10
+    batches = [range(INDEX_SYNC_RECORDS // 2), range(INDEX_SYNC_RECORDS // 2, last + 1)]
+    requests = [s.Append(head(), tuple(map(record, batch)), False) for batch in batches]
+    assert node.execute([s.SetLowWaterMark(head(), -1, False), requests[0]])[1] == s.Success(head())
+    index, sync = disk.folder("0").content(f"{0:019d}.idx"), MemoryFile.sync
+
+    def fail(file: MemoryFile) -> None:
+        if file._content is index:
+            index.forget_changes()
+            raise OSError(errno.EIO, "Input/output error")
+        sync(file)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(MemoryFile, "sync", fail)
+        (answer,) = node.execute([requests[1]])
+        assert isinstance(answer, s.Failure)
+    again = Node(opened(disk, 1 << 20), disk_reserve_bytes=0)
+    again.arrive(head(2))
+    behind = range(last + 1, 2 * INDEX_SYNC_RECORDS + 10)
+    last = behind[-1]
+    assert again.execute([s.Append(head(2), tuple(map(record, behind)), False)]) == [s.Success(head(2))]
+    disk.crash(random.Random(1))
+    files = opened(disk, 1 << 20).partition(0)
+    assert files is not None
+    assert (files.fault, files.max_txid) == ("", last)
+    for txid in range(last + 1):
+        assert [found.txid for found in files.read(txid, 1)] == [txid]
+
+
+def test_a_copy_of_which_only_some_segments_could_be_opened_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool would find an end in the middle, and make the segment behind it anew."""
+    disk = MemoryDisk()
+    prepared(disk)[0].close()
+    names, opening = disk.folder("0").names(), MemoryFolder.open
+    last = [name for name in names if name.endswith(".seg")][-1]
+
+    def refused(folder: MemoryFolder, name: str) -> MemoryFile:
+        if name == last:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return opening(folder, name)
+
+    with monkeypatch.context() as few:
+        few.setattr(MemoryFolder, "open", refused)
+        directory = opened(disk)
+    node = Node(directory, disk_reserve_bytes=0)
+    node.arrive(head())
+    for txid in range(12):
+        (found,) = node.execute([s.Append(head(), tuple(map(record, range(txid, txid + 3))), True)])
+        assert isinstance(found, s.Failure)
+    directory.close()
+    assert disk.folder("0").names() == names
+    files = opened(disk).partition(0)
+    assert files is not None
+    assert (files.fault, files.max_txid) == ("", 11)

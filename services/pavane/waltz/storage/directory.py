@@ -267,6 +267,8 @@ class PartitionFiles:
         except Damaged as error:
             self._damage(error.txid if error.txid >= 0 else self.max_txid + 1, str(error))
         except OSError as error:
+            self.close()
+            self._segments = []  # of some of its segments nobody may take the last one for the end of the log
             self.fault = f"it cannot be opened: {error}"
 
     @property

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Sequence
 from uuid import UUID
 
-from pavane.wal.files import File, Folder
+from pavane.wal.files import File, Folder, write_again
 from pavane.waltz.state.store import Damaged
 from pavane.waltz.wire.fields import ReqId
 from pavane.waltz.wire.storage import Record
@@ -126,18 +126,17 @@ class Segment:
     def settle(self, mark: int) -> None:
         """Cut what is behind the last whole record and make the rest durable.
 
-        What is behind ``mark`` is written once more, in its place, and the size is set again: where the sync of a
-        former process has failed, only the kernel's cache has them, and takes them for written.
+        What no sync may stand behind is written again: of the records what is behind ``mark``, of the index, which is
+        synced more rarely, all; and the size is set again.
         """
         self._seg.truncate(self.end)
         at = self.end
         if mark < self.first:
             at = 0
-            self._idx.overwrite(0, self._idx.read(0, HEADER_BYTES))
         elif mark < self.last:
             at = self._offset(mark + 1) or 0
-        for begin in range(at, self.end, LIST_BYTES_MAX):
-            self._seg.overwrite(begin, self._seg.read(begin, min(LIST_BYTES_MAX, self.end - begin)))
+        write_again(self._seg, at, self.end)
+        write_again(self._idx, 0, self._idx.size)
         self._seg.append([b"\0"])
         self._seg.truncate(self.end)
         self._seg.sync()
