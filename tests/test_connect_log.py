@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from pavane_cli.main import app
 from pavane_operator.kube.resources import SECRETS
 from tests.api.plane import Plane, plane
 from tests.api.waltz import waltz_cluster
+from tests.services.ambrosia.bank import alive
 from tests.services.eventually import eventually
 from tests.services.waltz.scripted import Cluster, running
 
@@ -127,7 +128,7 @@ class OnALaptop(Outside):
     def kubectls(self) -> dict[int, str]:
         """Those that run."""
         lines = [line.split() for line in (self.folder / "started").read_text().splitlines()]
-        return {int(pid): what for what, pid in lines if Path(f"/proc/{pid}").exists()}
+        return {int(pid): what for what, pid in lines if alive(int(pid))}
 
 
 class BesidePavaneUp(Outside):
@@ -283,10 +284,10 @@ async def test_it_closes_whoever_else_holds_the_pipes_of_kubectl(tmp_path: Path,
     try:
         async with asyncio.timeout(WAIT_S):
             assert await program.stdout.readline() == b"closed\n"
-        started = Path("/proc", (tmp_path / "pid").read_text().strip())
-        await eventually(lambda: not started.exists())
+        await eventually(lambda: not alive(int((tmp_path / "pid").read_text())))
     finally:
-        os.killpg(program.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
         await program.wait()
 
 

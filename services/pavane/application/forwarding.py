@@ -14,8 +14,8 @@ START_S = 15.0  # for kubectl and the API server, until the port is there
 RETRY_S = 1.0  # after a forward that failed: a client asks for a server that is gone again and again
 LINE_BYTES_MAX = 1 << 16
 LOCAL = "127.0.0.1"
-# kubectl ends with the pipe to its shell's input, so with this process however that ends; its shell outlives SIGTERM.
-HELD = 'trap : TERM; "$@" & exec >/dev/null 2>&1; cat; kill $!; wait'
+# kubectl ends with the pipe to its shell's input, so with this process however that ends.
+HELD = '"$@" & exec >/dev/null 2>&1; cat; kill $!; wait'
 _PORT = re.compile(rf"Forwarding from {re.escape(LOCAL)}:(\d+) ->")
 
 
@@ -117,9 +117,10 @@ class _Forward:
         if process is None or process.stdin is None or self._reading is None:
             return
         if process.returncode is None:
-            # A forked process may hold its input, and a plugin of kubectl what it prints: neither is waited for.
+            # A forked process may hold its input, and a plugin of kubectl what it prints: neither is waited for. A child
+            # of a shell that has a trap may lose a SIGTERM before it runs.
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
+                os.killpg(process.pid, signal.SIGKILL)
         process.stdin.close()
         await self._reading
         await process.wait()
