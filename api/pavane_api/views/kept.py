@@ -89,10 +89,11 @@ class Kept:
             return None
         try:
             async with asyncio.timeout(LAG_S):
-                ends = {partition: await self.log.hwm(partition) for partition in partitions}
+                asked = sorted(partitions)
+                ends = await asyncio.gather(*map(self.log.hwm, asked))
         except (TimeoutError, LogUnavailable):
             return None
-        if all(self.last.next.get(partition, 0) > end for partition, end in ends.items()):
+        if all(self.last.next.get(partition, 0) > end for partition, end in zip(asked, ends, strict=True)):
             self._abreast_ms = now_ms
         lacked_ms = max(0, now_ms - max(self._abreast_ms, self.last.wall_ms))
         return max(lacked_ms, self.lag_ms(tick, now_ms))
