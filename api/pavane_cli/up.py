@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pavane_cli import output, preflight
-from pavane_cli.commands.resources import COORDINATOR, MANAGER, is_current, read_documents, summary
+from pavane_cli.commands.resources import BACKUP, COORDINATOR, MANAGER, is_current, read_documents, summary
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.live import LiveView
 from pavane_cli.target import Where, kubeconfig_token, signing_in
@@ -122,9 +122,11 @@ def _greet(local: LocalCluster, say: Callable[[str], None]) -> None:
 
 
 def _current(cluster: Cluster) -> set[Place]:
-    """Return the resources that were Ready when the cluster was stopped: what else was not is not waited for."""
-    kinds = [each for each in cluster.registry.values() if each.group == OUR_GROUP]
-    return {(kind.key, *name_of(each)) for kind in kinds for each in cluster.list(kind.key) if is_current(each)}
+    """Return what was Ready when the cluster was stopped: nobody waits for other resources, or for what goes."""
+    kinds = [each for each in cluster.registry.values() if each.group == OUR_GROUP and each.kind != BACKUP]
+    found = [(kind, each) for kind in kinds for each in cluster.list(kind.key)]
+    stay = [(kind, each) for kind, each in found if "deletionTimestamp" not in each["metadata"]]
+    return {(kind.key, *name_of(each)) for kind, each in stay if is_current(each)}
 
 
 async def _apply(cluster: Cluster, document: dict[str, Any]) -> Place:
