@@ -1,7 +1,11 @@
 """What the commands for backups of all kinds share: a place, its store, how far it is, what is below a URL."""
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -28,7 +32,7 @@ Option = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; default: dry run.")]
 Keep = Annotated[
     int | None,
-    typer.Option(min=1, metavar="N", help="Delete those that are older than the N newest which are whole."),
+    typer.Option(min=1, metavar="N", help="Delete those older than the N newest whole ones, of each instance or log."),
 ]
 Url = Annotated[str, typer.Argument(metavar="URL", help="What the URLs of the backups have before their names.")]
 M = TypeVar("M", bound=Stated)
@@ -63,6 +67,19 @@ def store_of(url: str, option: list[str] | None, error: type[Exception], *, make
     except ModuleNotFoundError as absent:
         raise lacks(absent, "services") from absent
     return ObjectStore(url, dict(text.partition("=")[::2] for text in option or ()), error, make=make)
+
+
+@contextmanager
+def folder_at(copies: Copies[M], place: str, option: list[str] | None) -> Iterator[Path]:
+    """Give the folder, or a copy of the backup at a URL, checked, for as long. Raises its error and ``UserError``."""
+    if not is_url(place):
+        if not Path(place).is_dir():
+            raise UserError(f"{place} is no folder", ExitCode.USAGE)
+        yield Path(place)
+        return
+    with TemporaryDirectory(prefix="pavane-backup-") as copy:
+        asyncio.run(copies.download(store_of(place, option, copies.error), Path(copy), Meter("fetching")))
+        yield Path(copy)
 
 
 def confirm(yes: bool) -> None:

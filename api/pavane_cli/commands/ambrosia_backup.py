@@ -12,10 +12,11 @@ import typer
 from pavane.ambrosia.backup import BackupError, Copied, back_up, copies, place_of
 from pavane.ambrosia.backup import restore as restoring
 from pavane.ambrosia.backup import verify as verifying
+from pavane.runtime.backups import Manifest
 from pavane_cli import output
-from pavane_cli.backups import Keep, Meter, Option, Place, Url, Yes, is_url, listed, store_of
+from pavane_cli.backups import Keep, Meter, Option, Place, Url, Yes, folder_at, is_url, listed, store_of
 from pavane_cli.commands.ambrosia_run import DEFAULT_LOG, Log
-from pavane_cli.failures import ExitCode, UserError, as_user_error
+from pavane_cli.failures import UserError, as_user_error
 from pavane_cli.output import Format, Output
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ def backup(
     _tell(place, copied)
 
 
+def _whose(manifest: Manifest) -> object:
+    return manifest.about["instance"]
+
+
 def backups(url: Url, keep: Keep = None, yes: Yes = False, option: Option = None, form: Output = Format.TABLE) -> None:
     """List the backups below a URL, the newest first; with --keep delete old ones.
 
@@ -50,17 +55,7 @@ def backups(url: Url, keep: Keep = None, yes: Yes = False, option: Option = None
     """
     with _failures():
         position = "record", lambda manifest: manifest.about["next_seq"] - 1
-        asyncio.run(
-            listed(
-                copies,
-                _store(url, option),
-                position,
-                keep,
-                yes=yes,
-                form=form,
-                whose=lambda one: one.about.get("instance"),
-            )
-        )
+        asyncio.run(listed(copies, _store(url, option), position, keep, yes=yes, form=form, whose=_whose))
 
 
 def verify(place: Place, option: Option = None) -> None:
@@ -68,7 +63,11 @@ def verify(place: Place, option: Option = None) -> None:
 
     `ambrosia replay` also handles what it holds, with the class of the application.
     """
-    with _failures(), _source(place, option) as folder, TemporaryDirectory(prefix="pavane-backup-") as scratch:
+    with (
+        _failures(),
+        folder_at(copies, place, option) as folder,
+        TemporaryDirectory(prefix="pavane-backup-") as scratch,
+    ):
         copied = verifying(folder)
         again = _scratch(folder, Path(scratch))
     if again != copied.digest:
@@ -92,7 +91,7 @@ def restore(
     What it handled since the backup is lost. A peer that knows of a call behind the backup goes on with it no more:
     the link is diverged, for good, and calls wait on both sides. So no call takes the place of one that was lost.
     """
-    with _failures(), _source(place, option) as folder:
+    with _failures(), folder_at(copies, place, option) as folder:
         copied = restoring(folder, log, name, replace_files=replace)
     _tell(str(log), copied)
     if copied.peers:
@@ -122,19 +121,6 @@ def _target(place: str) -> Iterator[Path]:
         yield Path(place)
         return
     with TemporaryDirectory(prefix="pavane-backup-") as copy:
-        yield Path(copy)
-
-
-@contextmanager
-def _source(place: str, option: list[str] | None) -> Iterator[Path]:
-    """Give the folder, or a copy of the backup at a URL, for as long."""
-    if not is_url(place):
-        if not Path(place).is_dir():
-            raise UserError(f"{place} is no folder", ExitCode.USAGE)
-        yield Path(place)
-        return
-    with TemporaryDirectory(prefix="pavane-backup-") as copy:
-        asyncio.run(copies.download(_store(place, option), Path(copy), Meter("fetching")))
         yield Path(copy)
 
 

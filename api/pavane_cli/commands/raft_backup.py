@@ -15,8 +15,8 @@ from pavane.raft.offline.restoring import restore as restoring
 from pavane.raft.server import StoreError
 from pavane.raft.wire.frames import UINT_MAX
 from pavane_cli import output
-from pavane_cli.backups import Keep, Meter, Option, Place, Url, Yes, is_url, listed
-from pavane_cli.commands.raft_offline import failures, folder_at, store_at, tell
+from pavane_cli.backups import Keep, Meter, Option, Place, Url, Yes, folder_at, is_url, listed
+from pavane_cli.commands.raft_offline import failures, store_at, tell
 from pavane_cli.commands.raft_peer import ClusterId, curve_of, members_of
 from pavane_cli.failures import ExitCode, UserError, as_user_error
 from pavane_cli.output import Format, Output
@@ -117,7 +117,7 @@ def restore(
 
     Its indices and revisions go on far behind those of the backup, so that none is given out a second time.
     """
-    with failures(), folder_at(place, option) as folder:
+    with failures(), folder_at(copies, place, option) as folder:
         moved = restoring(
             folder,
             target,

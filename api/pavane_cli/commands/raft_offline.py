@@ -3,13 +3,11 @@
 docs/specs/raft.md 13.6 and 17.
 """
 
-import asyncio
 import contextlib
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,7 +25,7 @@ from pavane.raft.offline.mend import repair as repairing
 from pavane.raft.offline.moving import Moved
 from pavane.raft.offline.moving import export_js as export_folder
 from pavane.raft.offline.moving import import_js as import_folder
-from pavane.raft.offline.remote import download
+from pavane.raft.offline.remote import copies
 from pavane.raft.offline.store import StoredLog
 from pavane.raft.offline.writing import mapped
 from pavane.raft.state.commands import RECOVERING_FLOOR
@@ -37,7 +35,7 @@ from pavane.raft.storage.js_files import JsFileError
 from pavane.raft.wire.entry import EntryType, entry_data, entry_reqid, entry_term, entry_type
 from pavane.wire import RemoteProtocolError
 from pavane_cli import output
-from pavane_cli.backups import Meter, Option, Place, Yes, confirm, is_url, store_of
+from pavane_cli.backups import Meter, Option, Place, Yes, confirm, folder_at, store_of
 from pavane_cli.commands.raft_peer import ClusterId, members_of
 from pavane_cli.entries import words
 from pavane_cli.failures import ExitCode, UserError
@@ -67,19 +65,6 @@ def failures() -> Iterator[None]:
 def store_at(url: str, option: list[str] | None, *, make: bool = False) -> "ObjectStore":
     """Return the store; options that are secret come from the environment. Raises ``StoreError``, ``UserError``."""
     return store_of(url, option, StoreError, make=make)
-
-
-@contextlib.contextmanager
-def folder_at(place: str, option: list[str] | None) -> Iterator[Path]:
-    """Give the folder, or a copy of the backup at a URL, checked, for as long. Raises ``StoreError``, ``UserError``."""
-    if not is_url(place):
-        if not Path(place).is_dir():
-            raise UserError(f"{place} is no folder", ExitCode.USAGE)
-        yield Path(place)
-        return
-    with TemporaryDirectory(prefix="pavane-backup-") as copy:
-        asyncio.run(download(store_at(place, option), Path(copy), Meter("fetching")))
-        yield Path(copy)
 
 
 def dump(
@@ -135,7 +120,7 @@ def verify(
     Of a machine with a state the digest is printed; members that hold the same print the same at one index. A backup
     is compared with its manifest, too. One at a URL is fetched whole and its state built up.
     """
-    with failures(), folder_at(place, option) as folder:
+    with failures(), folder_at(copies, place, option) as folder:
         _verify(folder, at, all_configurations)
 
 

@@ -57,24 +57,18 @@ def backup(
         run_with(reach.log(), work)
 
 
+def _whose(manifest: Manifest) -> object:
+    return manifest.about["cluster"]
+
+
 def backups(url: Url, keep: Keep = None, yes: Yes = False, option: Option = None, form: Output = Format.TABLE) -> None:
     """List the backups below a URL, the newest first; with --keep delete old ones. The archive stays as it is.
 
     Whether the archive still has what they name `waltz verify` tells.
     """
     with as_user_error(ArchiveError, OSError):
-        position = "transactions", lambda manifest: ends_of(manifest).transactions
-        asyncio.run(
-            listed(
-                copies,
-                _store(url, option),
-                position,
-                keep,
-                yes=yes,
-                form=form,
-                whose=lambda one: one.about.get("cluster"),
-            )
-        )
+        position = "transactions", lambda manifest: ends_of(manifest.about).transactions
+        asyncio.run(listed(copies, _store(url, option), position, keep, yes=yes, form=form, whose=_whose))
 
 
 def verify_backup(place: str, option: list[str] | None) -> None:
@@ -89,7 +83,7 @@ def verify_backup(place: str, option: list[str] | None) -> None:
 async def checked(place: str, option: list[str] | None) -> Ends:
     """Return what a backup leads to, all of which is in the archive as it was; raises ``ArchiveError``."""
     manifest = await _manifest(place, option)
-    return await verifying(manifest, Archive(ends_of(manifest).archive, options_of(option), make=False))
+    return await verifying(manifest, Archive(ends_of(manifest.about).archive, options_of(option), make=False))
 
 
 def options_of(option: list[str] | None) -> dict[str, str]:

@@ -56,7 +56,18 @@ class Copied:
     bytes: int
 
 
-decode = partial(Manifest.decode, kind=KIND, file=FILE, error=BackupError)
+def _check(about: dict[str, Any]) -> None:
+    """Raise ``ValueError`` for what a manifest may not say: its name and numbers become paths."""
+    name, others = about["instance"], [about["digest"], *about["connections"]]
+    plain = name not in ("", ".", "..") and not {"/", "\0"} & {*name}
+    numbers = [about[key] for key in ("app_version", "checkpoint", "log", "next_seq")]
+    if not plain or not all(type(each) is int and each >= 0 for each in numbers):
+        raise ValueError("it names no instance and numbers of its files")
+    if not all(isinstance(each, str) for each in [name, *others]):
+        raise ValueError("a name is no text")
+
+
+decode = partial(Manifest.decode, kind=KIND, file=FILE, error=BackupError, about=_check)
 copies: Copies[Manifest] = Copies(decode, FILE, BackupError)
 
 
@@ -120,20 +131,11 @@ def verify(folder: Path) -> Copied:
             f"{folder} is not as it was written: {'; '.join(faults)}; {AGAIN}, or take another copy of it"
         )
     about = manifest.about
-    _check(about)
     copied = _read(folder, about["instance"], meta_of(about), sum(size for size, _ in manifest.files.values()))
     if (copied.next_seq, copied.digest) != (about["next_seq"], about["digest"]):
         text = f"{folder} leads to record {copied.next_seq} and digest {copied.digest}"
         raise BackupError(f"{text}, not to {about['next_seq']} and {about['digest']}: use the version that made it")
     return copied
-
-
-def _check(about: dict[str, Any]) -> None:
-    """Raise ``BackupError`` for what a manifest may not say: its name and numbers become paths."""
-    name, numbers = about.get("instance"), [about.get(key) for key in ("app_version", "checkpoint", "log", "next_seq")]
-    plain = isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & {*name}
-    if not plain or not all(type(each) is int and each >= 0 for each in numbers):
-        raise BackupError(f"{NAME} names no instance and numbers of its files; {AGAIN}, or take another copy of it")
 
 
 def restore(folder: Path, log: Path, name: str = "", *, replace_files: bool = False) -> Copied:
@@ -153,9 +155,10 @@ def restore(folder: Path, log: Path, name: str = "", *, replace_files: bool = Fa
     for path in (target, row):
         if path.exists() and not replace_files:
             raise BackupError(f"{path} is there already: replace the files of {instance}, or give another folder")
-    fence = _freed(target)
     unfinished = log / f"restoring-{instance}"
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a run that was interrupted
+    # A run that was interrupted may have moved the files aside already.
+    fence = max(_freed(target), read_fence(DiskFolder(unfinished)) if unfinished.exists() else 0)
+    shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     manifest = decode((folder / NAME).read_bytes())
     for each, (size, _) in manifest.files.items():
@@ -166,9 +169,11 @@ def restore(folder: Path, log: Path, name: str = "", *, replace_files: bool = Fa
     if target.exists():
         target.rename(log / f"replaced-{instance}-{time.time_ns()}")
     registry = Registry(DiskFolder(log / "registry"))
-    meta = replace(meta_of(manifest.about), restored=int(time.time()))
-    seen = _row(log / "registry", instance).version
-    registry.store(instance, Row(meta, log=str(target)), seen=seen)  # first: files without a row would be begun anew
+    former = _row(log / "registry", instance)
+    # Peers turn away a lower number: a second restore, or a clock that went back, must not give one.
+    meta = replace(meta_of(manifest.about), restored=max(int(time.time()), former.meta.restored + 1))
+    # Before the files, which would be begun anew without a row.
+    registry.store(instance, Row(meta, log=str(target)), seen=former.version)
     unfinished.rename(target)
     DiskFolder(log).sync()
     return copied

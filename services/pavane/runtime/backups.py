@@ -72,8 +72,19 @@ class Manifest:
         return json.dumps({**found, "check": check_of(found)}, indent=1).encode() + b"\n"
 
     @classmethod
-    def decode(cls, data: bytes, kind: str, file: re.Pattern[str], error: type[Exception]) -> Self:
-        """Read that of a ``kind``, the files of which match ``file``; raises ``error``."""
+    def decode(
+        cls,
+        data: bytes,
+        kind: str,
+        file: re.Pattern[str],
+        error: type[Exception],
+        about: Callable[[dict[str, Any]], object],
+    ) -> Self:
+        """Read that of a ``kind``, the files of which match ``file``; raises ``error``.
+
+        ``about`` reads what it says; a ``ValueError``, ``KeyError``, ``TypeError`` or ``AttributeError`` of that means
+        that it is damaged.
+        """
         try:
             found = json.loads(data)
             if found.pop("check") != check_of(found):
@@ -86,6 +97,7 @@ class Manifest:
             files = {name: (size, check) for name, (size, check) in found.pop("files").items()}
             if not all(map(file.fullmatch, files)):  # they become paths
                 raise ValueError("it names what is no file of a backup")
+            about(found["about"])
             return cls(**found, files=files)
         except (ValueError, KeyError, TypeError, AttributeError) as fault:
             raise error(f"{NAME} is damaged; make the backup again, or take another copy of it") from fault

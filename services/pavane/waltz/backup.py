@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from pavane.runtime.backups import DIGEST_BYTES, NAME, Copies, Manifest
 from pavane.wal import DiskFolder
@@ -26,9 +27,6 @@ KIND = "WaltzCluster"
 FILE = re.compile(r"(?!)")  # a backup has no file but its manifest
 LOOK_S = 1.0  # between two looks at what the archive has
 SILENCE_S = 2 * 3600.0  # without anything new in the archive: `archive.delay` may be an hour
-
-decode = partial(Manifest.decode, kind=KIND, file=FILE, error=ArchiveError)
-copies: Copies[Manifest] = Copies(decode, FILE, ArchiveError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +44,17 @@ class Ends:
         return sum(self.ends.values())
 
 
-def ends_of(manifest: Manifest) -> Ends:
-    """Return what a manifest states."""
-    about = manifest.about
-    ends = {int(number): each["end"] for number, each in about["partitions"].items()}
-    return Ends(about["cluster"], about["archive"], ends, about["digest"])
+def ends_of(about: Mapping[str, Any]) -> Ends:
+    """Return what a manifest states. Raises ``ValueError``, ``KeyError``, ``TypeError``, ``AttributeError``."""
+    ends = {int(number): int(each["end"]) for number, each in about["partitions"].items()}
+    for each in about["partitions"].values():
+        if not all(isinstance(name, str) for name in each["pieces"]):
+            raise ValueError("a piece has no name")
+    return Ends(str(about["cluster"]), str(about["archive"]), ends, str(about["digest"]))
+
+
+decode = partial(Manifest.decode, kind=KIND, file=FILE, error=ArchiveError, about=ends_of)
+copies: Copies[Manifest] = Copies(decode, FILE, ArchiveError)
 
 
 async def back_up(
@@ -73,13 +77,13 @@ async def back_up(
     about = {"cluster": log.cluster, "archive": archive.url, "partitions": partitions, "digest": digest}
     manifest = Manifest(KIND, about, {})
     await asyncio.to_thread(replace_file, DiskFolder(target), NAME, manifest.encode())
-    return ends_of(manifest)
+    return ends_of(about)
 
 
 async def verify(manifest: Manifest, archive: Archive) -> Ends:
     """Read all pieces that a backup names, and compare them with its digest; raises ``ArchiveError``."""
     plans: dict[int, list[Piece]] = {}
-    ends = ends_of(manifest)
+    ends = ends_of(manifest.about)
     for number, end in ends.ends.items():
         names = manifest.about["partitions"][str(number)]["pieces"]
         there = {piece.name: piece for piece in await archive.pieces(number)}

@@ -3,16 +3,18 @@
 import random
 import shutil
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from pavane.ambrosia.backup import KIND, BackupError, back_up, place_of, restore, verify
+from pavane.ambrosia.backup import KIND, BackupError, back_up, decode, place_of, restore, verify
 from pavane.ambrosia.errors import FatalError
-from pavane.ambrosia.storage import Registry
+from pavane.ambrosia.storage import LogReader, Registry
+from pavane.ambrosia.tenure import FENCE, read_fence
 from pavane.runtime.backups import NAME, Manifest
-from pavane.wal.files import DiskFolder
+from pavane.wal.files import DiskFolder, replace_file
 from tests.services.ambrosia.model import Model, Node
 from tests.services.ambrosia.unit import Unit, wait
 from tests.services.memory_disk import MemoryDisk, MemoryFolder
@@ -172,7 +174,7 @@ def test_nothing_is_replaced_and_no_name_is_changed(alice: Unit, tmp_path: Path)
         restore(backup, tmp_path / "logs")
 
 
-def test_what_was_being_written_is_left_out_and_what_is_damaged_is_not_copied(alice: Unit) -> None:
+def test_what_was_being_written_is_left_out(alice: Unit) -> None:
     good = verify(copied(alice))
     folder = alice.folder / "logs" / "alice_0"
     last = folder / f"serverlog{Registry(DiskFolder(alice.folder / 'logs' / 'registry')).load('alice').meta.last_log}"
@@ -181,8 +183,23 @@ def test_what_was_being_written_is_left_out_and_what_is_damaged_is_not_copied(al
     torn = copied(alice, "torn")
     assert verify(torn).digest == good.digest
     assert (torn / last.name).read_bytes() == whole
-    damaged = bytearray(whole)
-    damaged[len(whole) // 2] ^= 1
+
+
+def test_what_is_damaged_is_not_copied(alice: Unit) -> None:
+    source, registry = place_of(alice.folder / "logs", "alice")
+    while True:
+        meta = Registry(DiskFolder(registry)).load("alice").meta
+        with closing(LogReader(DiskFolder(source), meta.last_log)) as reader:
+            ends = [reader.offset for _ in range(2) if reader.read() is not None]
+        if len(ends) == 2:
+            break
+        enough = alice.state()["handled"] + 30  # a new log had just begun, and nothing follows what would be damaged
+        with closing(alice):
+            alice.start()
+            wait(lambda enough=enough: alice.state()["handled"] > enough, "it goes on")  # type: ignore[misc]
+    last = source / f"serverlog{meta.last_log}"
+    damaged = bytearray(last.read_bytes())
+    damaged[ends[0] - 1] ^= 1
     last.write_bytes(bytes(damaged))
     with pytest.raises(BackupError, match="a whole record follows"):
         copied(alice, "damaged")
@@ -221,6 +238,59 @@ def test_a_manifest_whose_name_leads_out_of_the_folder_restores_nothing(tmp_path
         folder.mkdir(exist_ok=True)
         whole = {"instance": "x", "app_version": 0, "checkpoint": 1, "log": 1, "connections": [], "next_seq": 1}
         (folder / NAME).write_bytes(Manifest(KIND, {**whole, "digest": "", **about}, {}).encode())
-        with pytest.raises(BackupError, match="names no instance and numbers"):
+        with pytest.raises(BackupError, match="is damaged"):
             restore(folder, tmp_path / "logs" / "deep")
     assert [path.name for path in tmp_path.iterdir()] == ["backup"]
+
+
+def test_a_restore_that_was_interrupted_keeps_the_fence_and_each_one_gives_a_greater_token(
+    alice: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, rename = tmp_path / "logs", Path.rename
+    backup, registry = copied(alice), Registry(DiskFolder(logs / "registry"))
+    replace_file(DiskFolder(logs / "alice_0"), FENCE, b"3")
+
+    def killed(path: Path, target: Path) -> Path:
+        if path.name == "restoring-alice":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            restore(backup, logs, replace_files=True)
+    assert not (logs / "alice_0").exists()
+    tokens = []
+    for _ in range(3):
+        restore(backup, logs, replace_files=True)
+        assert read_fence(DiskFolder(logs / "alice_0")) == 3
+        tokens.append(registry.load("alice").meta.restored)
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_manifest_that_says_nothing_that_can_be_used_is_damaged() -> None:
+    """Whatever is in it: it is told, and no list of others ends because of it."""
+    whole = {
+        "instance": "x",
+        "app_version": 0,
+        "checkpoint": 1,
+        "log": 1,
+        "connections": [],
+        "next_seq": 1,
+        "digest": "",
+    }
+    decode(Manifest(KIND, whole, {}).encode())
+    for key in whole:
+        for value in (None, [], {}, 1.5, "", -1, True, [1], {"a": 1}):
+            about = {**whole, key: value}
+            with suppress(BackupError):
+                kept = decode(Manifest(KIND, about, {}).encode()).about
+                assert isinstance(kept["instance"], str)
+                assert kept["instance"]
+                assert kept["next_seq"] - 1 >= -1
+        with pytest.raises(BackupError, match="is damaged"):
+            decode(Manifest(KIND, {name: value for name, value in whole.items() if name != key}, {}).encode())
+    absent: tuple[object, ...] = ([], None, "x", 1)
+    for nothing in absent:
+        with pytest.raises(BackupError, match="is damaged"):
+            decode(Manifest(KIND, cast("dict[str, Any]", nothing), {}).encode())

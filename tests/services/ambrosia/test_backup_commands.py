@@ -65,12 +65,17 @@ async def test_a_backup_in_object_storage_is_listed_verified_restored_and_refuse
 
 def test_of_others_below_the_same_url_nothing_is_old(tmp_path: Path) -> None:
     """Two backups of alice, older ones of bob, of a RaftCluster, and one that nobody can read."""
+
+    def of(instance: str) -> bytes:
+        numbers = {"app_version": 0, "checkpoint": 1, "log": 1, "next_seq": 1}
+        return Manifest(KIND, {"instance": instance, "connections": [], "digest": "", **numbers}, {}).encode()
+
     written = {
-        "bob": Manifest(KIND, {"instance": "bob", "next_seq": 1}, {}).encode(),
+        "bob": of("bob"),
         "raft": Manifest("RaftCluster", {}, {}).encode(),
         "torn": b"{",
-        "alice-1": Manifest(KIND, {"instance": "alice", "next_seq": 1}, {}).encode(),
-        "alice-2": Manifest(KIND, {"instance": "alice", "next_seq": 2}, {}).encode(),
+        "alice-1": of("alice"),
+        "alice-2": of("alice"),
     }
     for second, (name, data) in enumerate(written.items()):
         (folder := tmp_path / "at" / name).mkdir(parents=True)
