@@ -117,8 +117,8 @@ class _Forward:
         if process is None or process.stdin is None or self._reading is None:
             return
         if process.returncode is None:
-            # A forked process may hold its input, and a plugin of kubectl what it prints: neither is waited for. A child
-            # of a shell that has a trap may lose a SIGTERM before it runs.
+            # A forked process may hold its input, and a plugin of kubectl what it prints: neither is waited for.
+            # SIGTERM would be lost on a child of a shell with a trap that has not run yet.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         process.stdin.close()

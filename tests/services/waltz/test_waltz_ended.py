@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from pavane.waltz.aio.cluster import ClusterConfig, make_tree, set_rollout, unregister
+from pavane.waltz.aio.cluster import ClusterConfig, make_tree, register, set_rollout, unregister
 from pavane.waltz.client import Waltz
 from pavane.waltz.server.elsewhere import Elsewhere
 from pavane.waltz.state.metadata import Lease, Node, Paths
@@ -56,6 +56,21 @@ async def test_the_partitions_of_a_server_that_has_ended_move_before_its_lease_e
         async with asyncio.timeout(ANSWER_S):
             written += [await client.append(partition, b"after") for partition in range(4)]
         assert written == [0] * 4 + [1] * 4
+
+
+async def test_the_next_process_of_a_server_may_end_before_anybody_has_seen_it(tmp_path: Path) -> None:
+    """As in a pod that crashes whenever it has started: each time its partitions move at once."""
+    async with two_servers(tmp_path, Patient()) as (log, client):
+        await eventually(lambda: log.servers[1]._elsewhere._owners, ANSWER_S)
+        ended, other = log.servers.pop(0), log.servers[0]
+        port = ended.port
+        await ended.stop()
+        await eventually(lambda: not other._watched, ANSWER_S)
+        descriptor = blobs.ServerDescriptor(99, "127.0.0.1", port, (0, 1, 2, 3))
+        await register(log.metadata, log.config.root, MemoryLease(), descriptor, 1)
+        await eventually(lambda: 99 in other._watched, ANSWER_S)
+        async with asyncio.timeout(ANSWER_S):
+            assert [await client.append(partition, b"after") for partition in range(4)] == [0] * 4
 
 
 async def test_servers_that_watch_each_other_are_not_counted_as_clients(tmp_path: Path) -> None:

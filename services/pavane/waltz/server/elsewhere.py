@@ -19,6 +19,7 @@ from pavane.waltz.wire.frame import LOG_PEER
 from pavane.wire import ProtocolError
 
 ANSWER_S = 2.0  # of an owner, or of a storage node with its connection; then another one is asked
+ANSWERED_MAX = 1000  # addresses of servers that are remembered
 NOBODY = 0  # client id: the cluster's begin with 1
 # ValueError is that of an address: others write them, and what they write must not end this server.
 NO_ANSWER = (WaltzError, MetadataError, ProtocolError, OSError, TimeoutError, ValueError)
@@ -40,6 +41,8 @@ class Elsewhere:
         self._owners: dict[str, Link] = {}
         self._nodes: dict[str, StorageAdmin] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._answered: dict[str, str] = {}
+        """Where who has an address answered last, kept when nobody has it: a pod's next process may end at once."""
         self._numbers = count(1)
 
     async def hwm(self, address: str, partition: int) -> int | None:
@@ -59,12 +62,15 @@ class Elsewhere:
         try:
             async with asyncio.timeout(ANSWER_S):
                 link = await self._server(address)
-                host, _, port = link.peer.rpartition(":")
+                self._remember(address, link.peer)
                 link.on_lost.append(over.set)
         except NO_ANSWER:
-            return False  # it was never seen alive here
-        if not link.closed:
-            await over.wait()
+            if address not in self._answered:
+                return False  # nobody was ever seen alive there: it may be no address for this server
+        else:
+            if not link.closed:
+                await over.wait()
+        host, _, port = self._answered[address].rpartition(":")
         try:
             async with asyncio.timeout(ANSWER_S):
                 (await asyncio.open_connection(host, int(port)))[1].close()
@@ -97,6 +103,12 @@ class Elsewhere:
             admin.hang_up("done")
         for link in self._owners.values():
             await link.close()
+
+    def _remember(self, address: str, peer: str) -> None:
+        self._answered.pop(address, None)
+        self._answered[address] = peer
+        if len(self._answered) > ANSWERED_MAX:
+            del self._answered[next(iter(self._answered))]
 
     async def _server(self, address: str) -> Link:
         async with self._locks.setdefault(address, asyncio.Lock()):
