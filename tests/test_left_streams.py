@@ -1,4 +1,7 @@
-"""Who leaves a stream by `break`, as docs/connect.md shows, has ended it: at the client and at the servers."""
+"""Who leaves a stream by `break`, as docs/connect.md shows, has ended it: at the client and at the servers.
+
+So has who leaves a lock, by Ctrl-C too.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -95,6 +98,28 @@ async def test_a_stream_without_asyncio_that_is_left_by_break_has_ended(peer: Ra
 
     await asyncio.to_thread(left)
     await eventually(lambda: not streams_of(peer))
+
+
+async def test_a_lock_is_free_after_ctrl_c_that_comes_when_it_has_just_been_taken(
+    peer: RaftServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken_twice() -> None:
+        with pavane.connect_sync(connection=Connection("q", (peer.bound,), IDENT)) as raft:
+            run = raft.run
+
+            def interrupted(work: Any) -> None:
+                run(work)
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(raft, "run", interrupted)
+            with pytest.raises(KeyboardInterrupt) as caught, raft.lock("k", ttl_s=3600.0):
+                pass
+            with raft.lock("k"):
+                assert caught.tb  # which refers to all that was there: nothing has ended by being forgotten
+
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(taken_twice)
 
 
 async def test_a_stream_of_rest_that_is_left_has_ended(tmp_path: Path) -> None:

@@ -102,13 +102,12 @@ class BlockingCluster(Blocking[Cluster]):
     @contextmanager
     def lock(self, key: Text, *, ttl_s: float = LEASE_S, value: Text = b"") -> Iterator[Lock]:
         """Wait for a lock and hold it; ``lost.is_set()`` may be asked from any thread."""
-        held = self.asynchronous.lock(key, ttl_s=ttl_s, value=value)
-        lock = self.run(_enter(held))
+        held: Any = self.asynchronous.lock(key, ttl_s=ttl_s, value=value)
         try:
-            yield lock
+            yield self.run(_enter(held))
         finally:
             if self._process.is_this:
-                self.run(_leave(held))
+                self.run(held.gen.aclose())  # also where Ctrl-C came when it had just been taken
 
     def election(self, key: Text, candidate: Text, *, ttl_s: float = LEASE_S) -> AbstractContextManager[Lock]:
         """Wait to be elected, and lead to the end of the block."""
@@ -151,7 +150,3 @@ async def _made(cluster: Cluster, key: Text, prefix: bool, from_revision: int) -
 async def _enter(held: Any) -> Lock:
     lock: Lock = await held.__aenter__()
     return lock
-
-
-async def _leave(held: Any) -> None:
-    await held.__aexit__(None, None, None)

@@ -288,6 +288,24 @@ async def test_a_lease_is_kept_while_it_is_held_and_revoked_afterwards(kv: Keys)
     assert await kv.get(b"k") is None
 
 
+async def test_who_is_cancelled_while_giving_a_lock_back_has_given_it_back(kv: Keys) -> None:
+    """As by a time-out that comes just then: others do not wait for the time of the lease."""
+    leaving = asyncio.Event()
+
+    async def hold() -> None:
+        async with kv.lease(3600.0) as lease:
+            await kv.lock(b"lock", lease.id)
+            leaving.set()
+
+    holder = asyncio.create_task(hold())
+    await leaving.wait()
+    holder.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await holder
+    async with asyncio.timeout(20), kv.lease(5.0) as lease:
+        await kv.lock(b"lock", lease.id)
+
+
 @three_peers
 async def test_a_lease_outlives_a_change_of_leader(cluster: Cluster, kv: Keys) -> None:
     async with kv.lease(3.0) as lease:

@@ -225,11 +225,15 @@ class Keys:
         try:
             yield held
         finally:
-            renewal.cancel()
-            await asyncio.wait((renewal,))
-            # Where nobody can be reached it ends by itself.
-            with suppress(RaftError):
-                await self.command(LeaseRevoke(lease), timeout_s=min(REVOKE_S, ttl_ms / 1000))
+            # It goes on where who gives the lease back is cancelled meanwhile: else others wait for its whole time.
+            await asyncio.shield(asyncio.create_task(self._give_back(held, renewal), name="pavane-lease-end"))
+
+    async def _give_back(self, held: HeldLease, renewal: "asyncio.Task[None]") -> None:
+        renewal.cancel()
+        await asyncio.wait((renewal,))
+        # Where nobody can be reached it ends by itself.
+        with suppress(RaftError):
+            await self.command(LeaseRevoke(held.id), timeout_s=min(REVOKE_S, held.ttl_s))
 
     async def lock(self, key: bytes, lease: int, value: bytes = b"") -> int:
         """Wait until ``key`` is free, take it under ``lease`` and return the fencing token.
