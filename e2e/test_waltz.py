@@ -389,5 +389,9 @@ async def test_partitions_and_storage_nodes_change_under_appends_and_nothing_is_
 
         await eventually(gone, "pods of the nodes that nothing counts on any more are gone")
         await writers.more("their end")
+        for secret in ("q-clients-ca", "q-clients", "q-ca"):
+            await ledger.kube.delete(SECRETS, secret, ledger.namespace)
+        await ledger.until(is_current, "its authorities are made anew")
+        await writers.more("all certificates were taken back")
         await writers.compare()
     assert await ledger.stateful_sets() == ["q-server-g1", "q-storage"], "no generation has begun"

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,21 +17,30 @@ from pavane.runtime.certificates import client_of, trusting
 from pavane.waltz.client import Closed, Consumer, Lock, Transaction, Unavailable, View, Waltz
 from pavane.waltz.client.waltz import PATIENCE_SECONDS
 
+LOOK_S = 5.0  # between two looks by the kubeconfig for the certificates that count now
 CONNECT_S = 10.0  # a log that works answers within, also where kubectl has to start first
 
 
 class Log(Waltz):
     """An open ``Waltz`` and the way to it; ``async with`` closes both."""
 
-    def __init__(self, found: LogConnection, patience: float) -> None:
+    def __init__(self, found: LogConnection, patience: float, find: Callable[[], LogConnection]) -> None:
         self._forwards = None if found.cluster is None else Forwards(found.cluster)
-        route = self._forwards or (None if found.hosts is None else _listed(found.hosts))
-        if found.folder is not None:
-            tls = client_of(found.folder)
-        else:
-            pair = found.certificate or "", found.key or ""
-            tls = None if found.authority is None else trusting(found.authority, *pair)
-        super().__init__(found.servers, tls=tls, patience=patience, route=route)
+        self._way = self._forwards or (None if found.hosts is None else _listed(found.hosts))
+        self._find = find
+        self._looked = asyncio.get_running_loop().time()
+        route = None if self._way is None else self._reach
+        super().__init__(found.servers, tls=_tls(found), patience=patience, route=route)
+
+    async def _reach(self, address: Address) -> Address:
+        """Before a connection look whether the certificates of a log that a kubeconfig has found were renewed."""
+        now = asyncio.get_running_loop().time()
+        if now - self._looked > LOOK_S:
+            self._looked = now
+            with suppress(CannotConnect, OSError, ValueError):  # those from before may still count
+                self._directory.tls = _tls(await asyncio.to_thread(self._find))
+        assert self._way is not None
+        return await self._way(address)
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,7 +80,7 @@ async def connect_log(
     if found.cluster is not None and shutil.which("kubectl") is None:
         raise CannotConnect(f"Address: {found.cluster.kubeconfig} needs kubectl, which forwards ports: install it")
     try:
-        log = Log(found, patience)
+        log = Log(found, patience, (lambda: find_log(name, namespace)) if connection is None else lambda: found)
     except (OSError, ValueError) as error:
         raise CannotConnect(f"Keys: the connection to {found.name} is damaged: {error}") from error
     try:
@@ -83,6 +92,12 @@ async def connect_log(
             raise CannotConnect(f"{what}: {error} (tried for {timeout_s:g} s; timeout_s= waits longer)") from error
         raise
     return log
+
+
+def _tls(found: LogConnection) -> ssl.SSLContext | None:
+    if found.folder is not None:
+        return client_of(found.folder)
+    return None if found.authority is None else trusting(found.authority, found.certificate or "", found.key or "")
 
 
 def _listed(hosts: Path) -> Callable[[Address], Awaitable[Address]]:

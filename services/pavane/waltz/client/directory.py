@@ -55,7 +55,8 @@ class Directory:
         if not servers:
             raise ValueError("name at least one server: host:port")
         self._seeds = [parse_address(server) for server in servers]
-        self._tls = tls
+        self.tls = tls
+        """Of connections from now on."""
         self._route = route
         self.patience = patience
         self.client_id = 0
@@ -250,7 +251,7 @@ class Directory:
     async def _connect(self, address: Address) -> Link:
         if self._closed:
             raise Closed("the client is closed")
-        link = await Link.connect(address, self._tls, next(self._net_seqs), self._route)
+        link = await Link.connect(address, self.tls, next(self._net_seqs), self._route)
         if link.closed:
             raise Unavailable("the connection ended at once")
         self._all.add(link)
