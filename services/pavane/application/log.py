@@ -3,8 +3,9 @@
 import asyncio
 import shutil
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from pavane.application.forwarding import Address, Forwards
 from pavane.runtime import names
 from pavane.runtime.certificates import client_of, trusting
 from pavane.waltz.client import Closed, Consumer, Lock, Transaction, Unavailable, View, Waltz
+from pavane.waltz.client.link import Route
 from pavane.waltz.client.waltz import PATIENCE_SECONDS
 
 LOOK_S = 5.0  # between two looks by the kubeconfig for the certificates that count now
@@ -26,21 +28,20 @@ class Log(Waltz):
 
     def __init__(self, found: LogConnection, patience: float, find: Callable[[], LogConnection]) -> None:
         self._forwards = None if found.cluster is None else Forwards(found.cluster)
-        self._way = self._forwards or (None if found.hosts is None else _listed(found.hosts))
+        way = self._forwards or (None if found.hosts is None else _listed(found.hosts))
         self._find = find
         self._looked = asyncio.get_running_loop().time()
-        route = None if self._way is None else self._reach
+        route = None if way is None else partial(self._reach, way)
         super().__init__(found.servers, tls=_tls(found), patience=patience, route=route)
 
-    async def _reach(self, address: Address) -> Address:
+    async def _reach(self, way: Route, address: Address) -> Address:
         """Before a connection look whether the certificates of a log that a kubeconfig has found were renewed."""
         now = asyncio.get_running_loop().time()
         if now - self._looked > LOOK_S:
             self._looked = now
             with suppress(CannotConnect, OSError, ValueError):  # those from before may still count
                 self._directory.tls = _tls(await asyncio.to_thread(self._find))
-        assert self._way is not None
-        return await self._way(address)
+        return await way(address)
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,7 +101,7 @@ def _tls(found: LogConnection) -> ssl.SSLContext | None:
     return None if found.authority is None else trusting(found.authority, found.certificate or "", found.key or "")
 
 
-def _listed(hosts: Path) -> Callable[[Address], Awaitable[Address]]:
+def _listed(hosts: Path) -> Route:
     """Return how servers of a local cluster are reached: their addresses stand in a file, which changes."""
 
     async def route(address: Address) -> Address:
