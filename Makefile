@@ -22,7 +22,7 @@ IMAGE_PYTHON ?= 3.11
 SBOM ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench test-kills demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check differences differences-check contract contract-calls diagram diagram-check golden image image-spark images
+.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench test-kills demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check site differences differences-check contract contract-calls diagram diagram-check golden image image-spark images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -43,6 +43,7 @@ lock: setup ## renew requirements/*.lock: the newest versions that pyproject.tom
 	$(LOCK) requirements/uv.lock --group lock
 	$(LOCK) requirements/dev.lock pyproject.toml --extra local --extra otel --group dev
 	$(LOCK) requirements/spark.lock pyproject.toml --constraints requirements/dev.lock --extra local --extra otel --extra spark
+	$(LOCK) requirements/site.lock --constraints requirements/dev.lock --group site
 	$(LOCK) requirements/image.lock pyproject.toml --constraints requirements/dev.lock --extra local --extra otel --group image
 
 check: setup ## lint, types, layers, generated files: under a minute
@@ -148,6 +149,17 @@ dashboard: dashboard-tools ## rebuild the dashboard's files, which are part of t
 dashboard-check: dashboard
 	@git diff --exit-code --stat -- api/pavane_api/static && test -z "$$(git status --porcelain -- api/pavane_api/static)" || { echo "the dashboard's files are stale: run make dashboard and commit them"; exit 1; }
 
+site: build/site.complete ## the pages of docs/ as a site, which the control plane serves below /docs/guide (installs Sphinx)
+	@du -sh api/pavane_api/site
+
+build/site.complete: $(wildcard *.md docs/*.md docs/specs/*.md) docs/site/conf.py requirements/site.lock $(VENV)/.complete
+	@$(call INSTALL,requirements/site.lock)
+	@rm -rf api/pavane_api/site && mkdir -p build
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html --conf-dir docs/site \
+	  --fresh-env --doctree-dir build/doctrees . api/pavane_api/site
+	@rm api/pavane_api/site/.buildinfo
+	@touch $@
+
 protos: setup ## regenerate the gRPC module
 	$(BIN)/python services/pavane/compute/proto/generate.py
 
@@ -176,7 +188,7 @@ golden: setup ## rewrite golden traces; explain each changed line in the commit
 	$(BIN)/pytest -q --rewrite tests/services/raft/test_golden.py
 
 clean: ## what tests and builds leave behind (not .pavane, not .venv)
-	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
+	rm -rf dist build api/pavane_api/site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
 
 # What each role's processes import; no role = all of it in one image, which the chart installs.
 EXTRAS_ := operator,api,dataflow,otel
@@ -208,7 +220,7 @@ build/spark/.complete: requirements/spark.lock $(VENV)/.complete
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --wheel-dir build/spark $(LOCKED) build/spark/source.lock
 	@touch $@
 
-image: build/wheels/.complete ## container image pavane:VERSION, or with ROLE=operator|api|pod a smaller one of that role
+image: build/wheels/.complete build/site.complete ## container image pavane:VERSION, or with ROLE=operator|api|pod a smaller one of that role
 	rm -f build/wheels/pavane-*.whl
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheels .
 	docker build --quiet --target $(TARGET) --tag $(IMAGE_TAG) --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg EXTRAS=$(EXTRAS_$(ROLE)) \

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from starlette.routing import BaseRoute
 
 from pavane.parts.rates import Bucket
-from pavane_api import answers, dashboard, pages
+from pavane_api import answers, dashboard, guide, pages
 from pavane_api.auth import Authority
 from pavane_api.bodies import BodyLimit
 from pavane_api.control import Control
@@ -49,7 +49,7 @@ DESCRIPTION = (
 def _is_untraced(scope: MutableMapping[str, Any]) -> bool:
     """Spans about the arrival of spans would never end; files of the page say nothing."""
     path = str(scope.get("path", ""))
-    return path == "/" or path.startswith(("/v1/traces", dashboard.PREFIX))
+    return path == "/" or path.startswith(("/v1/traces", dashboard.PREFIX, guide.PREFIX))
 
 
 @functools.cache
@@ -149,4 +149,5 @@ def create_app(settings: ApiSettings, connect: Callable[[], Awaitable[KubeClient
     app.router.routes.extend(_v1())
     app.include_router(receiver, dependencies=[Depends(only_known)])
     dashboard.install(app)
+    guide.install(app)
     return app

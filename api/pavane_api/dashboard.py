@@ -1,6 +1,8 @@
 """The dashboard at ``/``: files that were built from ``api/dashboard`` and are part of the package."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
@@ -17,12 +19,17 @@ HEADERS = {
 NAMED_BY_CONTENT = "public, max-age=31536000, immutable"
 
 
-class _Files(StaticFiles):
+class Files(StaticFiles):
     """Static files with our headers; a name below ``assets`` changes with the content, so it may be kept for ever."""
 
+    headers: ClassVar[Mapping[str, str]] = HEADERS
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
         kept = NAMED_BY_CONTENT if "/assets/" in scope["path"] else "no-cache"
-        headers = [(key.lower().encode(), value.encode()) for key, value in {**HEADERS, "Cache-Control": kept}.items()]
+        headers = [
+            (key.lower().encode(), value.encode()) for key, value in {**self.headers, "Cache-Control": kept}.items()
+        ]
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -39,4 +46,4 @@ def install(app: FastAPI) -> None:
     async def page() -> FileResponse:
         return FileResponse(FOLDER / "index.html", headers={**HEADERS, "Cache-Control": "no-cache"})
 
-    app.mount(PREFIX, _Files(directory=FOLDER), name="dashboard")
+    app.mount(PREFIX, Files(directory=FOLDER), name="dashboard")

@@ -7,6 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 
+from pavane_api import guide
+
 DESCRIPTION_URL = "/api/v1/openapi.json"
 
 _STYLE = """
@@ -48,7 +50,8 @@ def page(description: dict[str, Any]) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
         f"</head><body><h1>{title}</h1><p>{escape(description['info'].get('description', ''))}</p>"
         f'<p>For programs: <a href="{DESCRIPTION_URL}">{DESCRIPTION_URL}</a>, OpenAPI '
-        f"{escape(description['openapi'])}.</p>{sections}</body></html>"
+        f'{escape(description["openapi"])}. For people: <a href="{guide.PREFIX}">{guide.PREFIX}</a>.</p>'
+        f"{sections}</body></html>"
     )
 
 
