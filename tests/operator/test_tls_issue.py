@@ -46,8 +46,7 @@ class Model:
         elif what.signer is not None:
             trusted = frozenset(authority.id for authority in self.authorities)
             signer = next(one for one in self.authorities if one.id == what.signer)
-            until = self.now + self.terms.duration
-            assert until <= signer.until, "a certificate ends before its authority does"
+            until = min(self.now + self.terms.duration, signer.until)
             self.leaf = Leaf(what.signer, trusted, frozenset(self.terms.names), self.now, until)
             self.published.append(self.leaf)
 
@@ -147,6 +146,47 @@ def test_a_longer_life_than_the_authority_has_left_begins_with_a_new_one() -> No
     assert model.made == 2
     assert model.leaf is not None
     assert model.leaf.until <= model.authorities[-1].until
+
+
+def test_an_old_authority_that_could_sign_nothing_that_lasts_any_more_is_waited_with_all_the_same() -> None:
+    model = Model(TERMS)
+    model.settle()
+    model.terms = Terms(NAMES, AUTHORITY_LIVES * TERMS.duration - SPREAD / 2, TERMS.renew_before)
+    assert model.settle() == START + SPREAD
+    model.now += SPREAD - timedelta(seconds=1)
+    assert model.settle() == START + SPREAD
+    model.check()
+
+
+raised = st.tuples(spans, spans, st.integers(0, 1000)).map(lambda drawn: (*drawn[:2], drawn[2] / 1000))
+
+
+@settings(max_examples=200)
+@given(renew_before=spans, kept=spans, changes=st.lists(raised, min_size=1, max_size=6))
+def test_everybody_can_talk_while_the_terms_of_a_living_resource_change(
+    renew_before: timedelta, kept: timedelta, changes: list[tuple[timedelta, timedelta, float]]
+) -> None:
+    """A certificate is kept for longer than SPREAD: else the next renewal comes before anybody knows an authority."""
+    model = Model(Terms(NAMES, renew_before + kept + 2 * SPREAD, renew_before + SPREAD))
+    for before, more, part in changes:
+        # Meanwhile the operator does all in time, until somewhere between two things to do.
+        for _ in range(10):
+            again_at = model.settle()
+            model.check()
+            model.now = again_at
+        again_at = model.settle()
+        model.now += (again_at - model.now) * part
+        if len(model.authorities) > 1:
+            continue  # a third authority pushes the first one out: not while two are there
+        model.terms = Terms(NAMES, before + more + 2 * SPREAD, before + SPREAD)
+        again_at = model.settle()
+        model.check()
+        model.now = min(again_at, model.now + SPREAD / 2)
+        model.settle()
+        model.check()
+    for _ in range(10):
+        model.now = model.settle()
+        model.check()
 
 
 def test_after_a_long_absence_everything_is_made_anew() -> None:

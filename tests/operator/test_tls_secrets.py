@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from pavane.compute.certificates import dns_names
 from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.plan.model import EXPIRES_SOON, ApplyChild, Child, CreateChild, Resource
-from pavane_operator.tls.certificates import Pair, authorities_in, new_authority, new_certificate
+from pavane_operator.tls.certificates import Pair, authorities_in, is_signed_by, new_authority, new_certificate
 from pavane_operator.tls.issue import SPREAD
 from pavane_operator.tls.secrets import Identity, Tls, look
 
@@ -148,6 +148,22 @@ def test_while_an_authority_is_replaced_both_are_trusted() -> None:
     store.settle()
     assert set(store.data("queue-ca")) == {"tls.crt", "tls.key"}
     assert store.data("queue-tls")["ca.crt"] == both["tls.crt"]
+
+
+def test_with_a_longer_duration_the_old_authority_signs_until_the_new_one_is_known() -> None:
+    store = Store()
+    store.settle()
+    old = x509.load_pem_x509_certificate(store.data("queue-ca")["tls.crt"])
+    store.now += DAY
+    store.resource = resource(duration="9600h")
+    seen = store.settle()
+    assert is_signed_by(store.certificate(), old)
+    assert store.certificate().not_valid_after_utc == old.not_valid_after_utc
+    assert seen.plan.again_at == store.now + SPREAD
+    store.now += SPREAD
+    store.settle()
+    assert not is_signed_by(store.certificate(), old)
+    assert store.certificate().not_valid_after_utc == store.now + 400 * DAY
 
 
 @pytest.mark.parametrize("key", ["tls_crt", "tls_key"])

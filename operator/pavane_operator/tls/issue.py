@@ -18,6 +18,8 @@ from datetime import datetime, timedelta
 
 SPREAD = timedelta(minutes=5)
 """After this long every pod has a changed Secret: a kubelet may take its period and its cache's, two minutes."""
+BRIDGE_MIN = 2 * SPREAD
+"""So long must an authority still live to sign once more: until the new one is known, and until its signature is."""
 AUTHORITY_LIVES = 4
 """Life of an authority, in lives of a certificate."""
 AUTHORITY_LIVES_LEFT = 2
@@ -65,7 +67,10 @@ class Due:
     forget: bool = False
     """Keep only the newest authority."""
     signer: str | None = None
-    """Issue a certificate that this authority signs, and publish all authorities beside it."""
+    """Issue a certificate that this authority signs, and publish all authorities beside it.
+
+    The certificate ends with the authority at the latest.
+    """
     again_at: datetime | None = None
     """When to ask again, if nothing changes before."""
 
@@ -83,12 +88,19 @@ def due(authorities: Sequence[Authority], leaf: Leaf | None, terms: Terms, now: 
     if replaced_at is None or now >= replaced_at:
         return Due(authority=True)
     signer = _signer(authorities, leaf, terms, now)
-    if leaf is None or not _good(leaf, signer, authorities, terms) or now >= leaf.until - terms.renew_before:
+    if leaf is None:
         return Due(signer=signer)
-    spread_at = leaf.since + SPREAD
+    spread_at, renewed_at = leaf.since + SPREAD, leaf.until - terms.renew_before
+    if len(authorities) > 1 and now < spread_at and _good(leaf, authorities[-2].id, authorities, terms):
+        # Even if the old authority could sign nothing that lasts any more: this one lasts until the new one is known.
+        if _bridges(leaf, authorities):
+            return Due(again_at=spread_at)
+        signer = authorities[-2].id if now < renewed_at else signer
+    if not _good(leaf, signer, authorities, terms) or now >= renewed_at:
+        return Due(signer=signer)
     if len(authorities) > 1 and leaf.issuer == authorities[-1].id and now >= spread_at:
         return Due(forget=True)
-    times = [replaced_at, leaf.until - terms.renew_before, *([spread_at] if len(authorities) > 1 else [])]
+    times = [replaced_at, renewed_at, *([spread_at] if len(authorities) > 1 else [])]
     return Due(again_at=min(time for time in times if time > now))
 
 
@@ -96,10 +108,21 @@ def _signer(authorities: Sequence[Authority], leaf: Leaf | None, terms: Terms, n
     *older, newest = authorities
     if leaf is None or not older:
         return newest.id
-    spread = leaf.issuer == newest.id or (newest.id in leaf.trusted and now >= leaf.since + SPREAD)
-    # After a long absence, or with a longer duration, the old one can sign nothing that lasts.
-    lasting = older[-1].until - now > terms.duration
-    return older[-1].id if lasting and not spread else newest.id
+    if leaf.issuer == newest.id or (newest.id in leaf.trusted and now >= leaf.since + SPREAD):
+        return newest.id
+    left = older[-1].until - now
+    if left > terms.duration:
+        return older[-1].id
+    # With a longer duration the old one can sign nothing that lasts. It signs once more, until all know the new one;
+    # after a long absence not even that.
+    known = newest.id in leaf.trusted and not _bridges(leaf, authorities)
+    return older[-1].id if left > BRIDGE_MIN and not known else newest.id
+
+
+def _bridges(leaf: Leaf, authorities: Sequence[Authority]) -> bool:
+    """Whether the certificate only waits until the newest authority is known everywhere: it ends with the old one."""
+    *_, old, newest = authorities
+    return leaf.issuer == old.id and newest.id in leaf.trusted and leaf.until >= old.until
 
 
 def _good(leaf: Leaf, signer: str, authorities: Sequence[Authority], terms: Terms) -> bool:

@@ -180,9 +180,11 @@ def _issued(
         return Certificates((action,), again_at)
     if not signers:
         return Certificates(again_at=again_at)
+    ends_at = {authority.id: authority.until for authority in seen}
     data = {name: value for name, value in published.items() if name.rpartition(".")[0] in issuing.wanted}
     for stem, signer in signers.items():
-        made = new_certificate(pairs[signer], issuing.wanted[stem], now, duration, issuing.ends)
+        life = min(duration, ends_at[signer] - now)
+        made = new_certificate(pairs[signer], issuing.wanted[stem], now, life, issuing.ends)
         data |= {f"{stem}.crt": made.certificate, f"{stem}.key": made.key}
     data[AUTHORITIES_FILE] = b"".join(pair.certificate for pair in pairs.values())
     present = find(children, "Secret", issuing.published)
