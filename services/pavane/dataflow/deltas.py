@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pavane.dataflow.expressions import decimal_of
+from pavane.dataflow.bound import decimal_of
 from pavane.dataflow.plan import Aggregate, Group
 from pavane.dataflow.ports import DIFF, TIME, Column
 

@@ -9,15 +9,16 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
+from pavane.dataflow.bound import cast
 from pavane.dataflow.casing import LOWER, ONCE, UPPER
-from pavane.dataflow.expressions import cast
+from pavane.dataflow.functions import FUNCTIONS, MACROS, ViewsSql
 
 _HUGE = exp.DataType.build("HUGEINT", dialect="duckdb")
 
 
 def translated(sql: str) -> str:
     """Return a SELECT of a plan in DuckDB's SQL."""
-    tree: exp.Expr = sqlglot.parse_one(sql, dialect="spark")
+    tree: exp.Expr = sqlglot.parse_one(sql, dialect=ViewsSql)
     for node in reversed(list(tree.walk())):  # parts come before what they are parts of
         made = _as_spark_does(node)
         if made is not node:
@@ -44,7 +45,26 @@ def _as_spark_does(node: exp.Expr) -> exp.Expr:
             return exp.Anonymous(this=name + once, expressions=[node.this])
         case exp.Trim() if node.args.get("expression") is None:
             return exp.Trim(this=node.this, expression=exp.Literal.string(" "))
+        case exp.Anonymous() if node.name.lower() in FUNCTIONS:
+            return _call(node)
     return node
+
+
+def _call(node: exp.Anonymous) -> exp.Expr:
+    """Return the call of a function of the table: of its macro, or where it takes any number of arguments DuckDB's."""
+    name = node.name.lower()
+    row = MACROS.get(name)
+    if row is None:
+        return exp.Anonymous(this=FUNCTIONS[name][0].body, expressions=node.expressions)
+    costs = row.twice and not all(map(_at_hand, node.expressions))
+    return exp.Anonymous(this=row.macro + (ONCE if costs else ""), expressions=node.expressions)
+
+
+def _at_hand(node: exp.Expr) -> bool:
+    """Whether a value costs nothing to evaluate again."""
+    while isinstance(node, exp.Cast):
+        node = node.this
+    return isinstance(node, exp.Column | exp.Literal | exp.Null)
 
 
 def _is_decimal(node: exp.Expr) -> bool:

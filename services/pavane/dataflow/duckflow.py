@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pavane.dataflow.casing import macros
+from pavane.dataflow import casing, functions
 from pavane.dataflow.deltas import DUCKDB, MACROS, Counts, State, Sums, listed
 from pavane.dataflow.duckdialect import translated, with_zones, without_zones
 from pavane.dataflow.growth import Growth, growth_of
@@ -33,8 +33,8 @@ PIECE_ROWS = 1_000_000
 its columns."""
 JOINED_ROWS = 10_000
 """So many rows of a state table, or twice as many as it had keys, are added up by key."""
-FAULTS = (duckdb.OutOfRangeException, duckdb.ConversionException)
-"""A value that does not fit: no fault of the engine."""
+FAULTS = (duckdb.OutOfRangeException, duckdb.ConversionException, duckdb.InvalidInputException)
+"""A value that does not fit, or that a function does not take: no fault of the engine."""
 
 
 Evaluate = Callable[[str, Mapping[str, pa.Table]], pa.Table]
@@ -115,7 +115,7 @@ class DuckFlow:
         self._rows: dict[str, int] = {}  # of each state table, and at which number they are added up
         self._limits: dict[str, int] = {}
         with told_apart():
-            for macro in (*macros(), *MACROS, *DOUBLES):
+            for macro in (*casing.macros(), *functions.macros(view.plan.decode()), *MACROS, *DOUBLES):
                 self._rows_of(macro.replace("CREATE MACRO", "CREATE TEMP MACRO"))
             self._rows_of("BEGIN")
 
@@ -418,7 +418,7 @@ class DuckFlow:
 
     def _check(self, growth: Growth, source: str) -> None:
         """DuckDB's own limit does not count texts that it is making."""
-        if growth.texts:
+        if growth.grows:
             text = "{} * coalesce(sum(strlen(CAST({} AS VARCHAR))), 0)"
             sizes = [text.format(times, DUCKDB.quoted(name)) for name, times in growth.texts.items()]
             made = ", ".join([*sizes, f"{growth.literals_bytes} * count(*)"])

@@ -9,80 +9,32 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from functools import lru_cache
 from typing import Any, NoReturn
 
 from sqlglot import exp
 
-from pavane.dataflow.ports import SqlError
+from pavane.dataflow.bound import (
+    DECIMAL_DIGITS,
+    NULL,
+    Bound,
+    Places,
+    as_double,
+    cast,
+    decimal_of,
+    decimal_with,
+    is_number,
+    starts_of,
+)
+from pavane.dataflow.calls import bound_call, unknown
 
-NULL = "NULL"
-"""Type of the literal, which every column takes."""
-DECIMAL_DIGITS = 38
 SUBSTRING_MAX = 2**31 - 1  # what both engines take as a place or length
-NUMERIC_TYPES = ("BIGINT", "DOUBLE", "DECIMAL")
 NARROW = ("TINYINT", "SMALLINT", "INT")
 """Integers that widen to BIGINT."""
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-_PARAMETERS = re.compile(r"DECIMAL\((\d+),(\d+)\)")
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """An expression over the columns of a stage, and its type."""
-
-    node: exp.Expr
-    type: str
-
-    def sql(self) -> str:
-        """Return it as Spark's SQL."""
-        return self.node.sql(dialect="spark")
-
-
-def starts_of(node: exp.Expr) -> list[int]:
-    """Return where parts of a node begin; those of a hint count from its own beginning."""
-    parts = node.walk(prune=lambda part: isinstance(part, exp.Hint))
-    return [part.meta["start"] for part in parts if "start" in part.meta]
-
-
-@dataclass(slots=True)
-class Places:
-    """Where a node stands in the script."""
-
-    text: str
-    start: int = 0
-    """Where the statement begins: for parts that do not know their place."""
-
-    def refuse(self, node: exp.Expr | None, what: str, instead: str = "") -> NoReturn:
-        """Raise `SqlError` at a node, or at the first of its parts that knows its place."""
-        start = min(starts_of(node), default=self.start) if node is not None else self.start
-        before = self.text[:start]
-        raise SqlError(before.count("\n") + 1, start - (before.rfind("\n") + 1) + 1, what, instead)
-
-    def number(self, node: exp.Literal, columns: int) -> int:
-        """Return which of the columns of a SELECT a number in ORDER BY or GROUP BY names, from 1."""
-        if not 0 < int(node.name) <= columns:
-            self.refuse(node, f"there is no column {node.name}: the SELECT makes {columns}")
-        return int(node.name)
-
-    @staticmethod
-    def stands_for(made: exp.Expr, node: exp.Expr) -> None:
-        """Put something in the place of a node, also in what is said of it."""
-        starts = starts_of(node)
-        if starts:
-            made.meta["start"] = min(starts)
-        node.replace(made)
-
-    def no_select(self, node: exp.Expr) -> None:
-        """Refuse an expression that has a SELECT in it."""
-        inner = node.find(exp.Query)
-        if inner is not None:
-            instead = "Write it in WHERE, or join it in FROM."
-            self.refuse(inner, "a SELECT is no part of an expression here", instead)
 
 
 def refuse_now(node: exp.Expr, places: Places) -> NoReturn:
@@ -125,39 +77,6 @@ class Scope:
         return Bound(exp.column(found[0][0]), found[0][1])
 
 
-def is_number(kind: str) -> bool:
-    """Whether values of the type can be added."""
-    return kind == NULL or kind.startswith(NUMERIC_TYPES)
-
-
-def decimal_of(kind: str) -> tuple[int, int]:
-    """Return precision and scale of a number that is not DOUBLE."""
-    found = _PARAMETERS.fullmatch(kind)
-    return (int(found[1]), int(found[2])) if found is not None else (19, 0)
-
-
-def _decimal(whole: int, scale: int, kinds: Iterable[str]) -> tuple[str, int]:
-    """Return the DECIMAL that has these digits, and how many Spark needs: a BIGINT counts as 20 of them, not 19."""
-    return f"DECIMAL({whole + scale},{scale})", whole + scale + ("BIGINT" in kinds)
-
-
-def cast(node: exp.Expr, kind: str) -> exp.Expr:
-    """Return a cast. (`exp.cast` takes any two DECIMAL for one type.)"""
-    wanted = _type(kind)
-    return node if isinstance(node, exp.Cast) and node.to == wanted else exp.Cast(this=node, to=wanted.copy())
-
-
-@lru_cache(maxsize=256)
-def _type(kind: str) -> exp.DataType:
-    """Each literal has one, and the parser takes half a millisecond to read it."""
-    return exp.DataType.build(kind, dialect="spark")
-
-
-def as_double(bound: Bound) -> exp.Expr:
-    """Return a number as DOUBLE. A decimal says that it is one: DuckDB has to round it as Spark does (`plain`)."""
-    return cast(cast(bound.node, bound.type) if bound.type.startswith("DECIMAL") else bound.node, "DOUBLE")
-
-
 class Binder:
     """Binds expressions of one stage. `special` is asked first: it knows keys and aggregates of a grouped stage."""
 
@@ -179,6 +98,8 @@ class Binder:
             if type(node) is kind:
                 bound: Bound = getattr(self, handler)(node)
                 return bound
+        if isinstance(node, exp.Anonymous):
+            return bound_call(node, self.bind, self._alike, self._places)
         if isinstance(node, exp.Exists | exp.Subquery):
             self._places.no_select(node)
         if isinstance(node, exp.CurrentTimestamp):
@@ -187,7 +108,7 @@ class Binder:
             self._places.refuse(
                 node, f"{node.sql(dialect='spark')} does not belong here", "Aggregates stand in SELECT and HAVING."
             )
-        self._places.refuse(node, f"{node.sql(dialect='spark')} is not supported", f"Known: {KNOWN}.")
+        unknown(node, self._places)
 
     def condition(self, node: exp.Expr) -> Bound:
         """Bind what must be true or false."""
@@ -254,9 +175,9 @@ class Binder:
             return Bound(exp.paren(type(node)(this=left.node, expression=right.node)), "BIGINT")
         (p, s), (q, t) = decimal_of(left.type), decimal_of(right.type)
         if isinstance(node, exp.Mul):
-            kind, digits = _decimal(p - s + q - t + 1, s + t, kinds)
+            kind, digits = decimal_with(p - s + q - t + 1, s + t, kinds)
         else:
-            kind, digits = _decimal(max(p - s, q - t) + 1, max(s, t), kinds)
+            kind, digits = decimal_with(max(p - s, q - t) + 1, max(s, t), kinds)
         if digits > DECIMAL_DIGITS:
             self._places.refuse(node, f"the result needs {digits} digits, DECIMAL has 38", "CAST one side to DOUBLE.")
         sides = (cast(side.node, f"DECIMAL({each[0]},{each[1]})") for side, each in ((left, (p, s)), (right, (q, t))))
@@ -292,7 +213,7 @@ class Binder:
         if "DOUBLE" in kinds:
             return [as_double(each) for each in bound], "DOUBLE"
         scales = [decimal_of(kind) for kind in kinds]
-        common, digits = _decimal(max(p - s for p, s in scales), max(s for _, s in scales), kinds)
+        common, digits = decimal_with(max(p - s for p, s in scales), max(s for _, s in scales), kinds)
         if digits > DECIMAL_DIGITS:
             text = f"{what} of {' and '.join(sorted(kinds))} needs {digits} digits, DECIMAL has 38"
             self._places.refuse(nodes[0], text, "CAST one of them to DOUBLE.")
@@ -492,9 +413,4 @@ _HANDLERS: Mapping[type[exp.Expr], str] = {
     exp.Year: "_part_of_date", exp.Month: "_part_of_date", exp.Day: "_part_of_date",
 }  # fmt: skip
 
-KNOWN = (
-    "+ - * / %, comparisons, AND OR NOT, IS NULL, IN (list), BETWEEN, LIKE, CASE, IF, COALESCE, NULLIF, CAST, ABS, "
-    "UPPER, LOWER, TRIM, LENGTH, SUBSTRING, CONCAT, ||, YEAR, MONTH, DAY, DATE '…'; COUNT, SUM, AVG, MIN, MAX. "
-    "MIN of a condition says whether it is true of every row, MAX whether of any"
-)
 AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)

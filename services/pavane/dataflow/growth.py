@@ -7,11 +7,19 @@ from dataclasses import dataclass
 import sqlglot
 from sqlglot import exp
 
+from pavane.dataflow.functions import ViewsSql
 from pavane.dataflow.ports import ViewError
 
 MADE_BYTES_MAX = 1 << 30
 """Of the rows that one SELECT makes of a batch, where it joins texts: 30 views, each of which doubles what the one
 before made, would else be a gigabyte for each byte."""
+FACTORS = {"base64": 2, "hex": 2, "url_encode": 3}
+"""How many times larger functions make a text at most; the times of `repeat` and the text of `replace` are literals."""
+FILLS = ("lpad", "rpad", "space")
+"""Functions that make a text as long as a literal says."""
+LETTER_BYTES = 4
+LITERALS_BYTES_MAX = 65_536
+"""More than a script has: such a row is looked at before it is made."""
 TOO_LARGE = f"the texts that it joins are larger than {MADE_BYTES_MAX >> 20} MiB in one step"
 
 
@@ -20,18 +28,66 @@ class Growth:
     """How large a SELECT can make a row."""
 
     texts: Mapping[str, int]
-    """Columns that it joins to texts, and how often; of other functions no result is larger than what it is made of."""
+    """Columns that it joins to texts, and how often; of other functions no result is larger than what it is made of, or
+    than what is written there."""
     literals_bytes: int
+
+    @property
+    def grows(self) -> bool:
+        """Whether it makes more than it is given."""
+        return bool(self.texts) or self.literals_bytes > LITERALS_BYTES_MAX
 
     def check(self, made: int) -> None:
         """Raises `ViewError` where it joins texts to so many bytes that the process might not live."""
-        if self.texts and made > MADE_BYTES_MAX:
+        if self.grows and max(made, self.literals_bytes) > MADE_BYTES_MAX:
             raise ViewError(TOO_LARGE)
 
 
 def growth_of(sql: str) -> Growth:
     """Return how large a SELECT in Spark's SQL can make a row."""
-    tree = sqlglot.parse_one(sql, dialect="spark")
-    joined = (column.name for column in tree.find_all(exp.Column) if column.find_ancestor(exp.DPipe, exp.Concat))
-    literals = (each.name.encode() for each in tree.find_all(exp.Literal) if each.is_string)
-    return Growth(Counter(joined), sum(map(len, literals)))
+    tree = sqlglot.parse_one(sql, dialect=ViewsSql)
+    joined, literals = Counter[str](), 0
+    for node in tree.walk():
+        if isinstance(node, exp.Column) and _joined(node):
+            joined[node.name] += _times(node)
+        elif isinstance(node, exp.Literal) and node.is_string:
+            literals += len(node.name.encode()) * _times(node)
+        elif isinstance(node, exp.Anonymous) and node.name.lower() in FILLS:
+            literals += LETTER_BYTES * _number(node) * _times(node)
+    return Growth(joined, literals)
+
+
+def _joined(node: exp.Expr) -> bool:
+    """Whether what is made of a value may be larger than it."""
+    while (parent := node.parent) is not None:
+        node = parent
+        if isinstance(node, exp.DPipe | exp.Concat) or _factor(node) > 1 or node.name.lower() == "concat_ws":
+            return True
+    return False
+
+
+def _times(node: exp.Expr) -> int:
+    """How often a value may be in what is made of it."""
+    times = 1
+    while (parent := node.parent) is not None:
+        node = parent
+        times *= _factor(node)
+    return times
+
+
+def _factor(node: exp.Expr) -> int:
+    if not isinstance(node, exp.Anonymous):
+        return 1
+    match node.name.lower():
+        case "repeat":
+            return _number(node)
+        case "replace":
+            return max(1, len(node.expressions[-1].name.encode()))
+    return FACTORS.get(node.name.lower(), 1)
+
+
+def _number(node: exp.Anonymous) -> int:
+    """The literal that says how often something is there, or how long it becomes."""
+    return max(
+        (int(each.name) for each in node.expressions if isinstance(each, exp.Literal) and each.is_int), default=1
+    )

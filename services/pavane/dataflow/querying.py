@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from pavane.dataflow.evaluating import QueryError
@@ -24,7 +25,7 @@ class Query:
     def __init__(self, sql: str) -> None:
         self._text = sql
         try:
-            statements = statements_of(sql)
+            statements = statements_of(sql, dialect=Spark)
         except (SqlglotError, RecursionError, ValueError) as error:
             raise _unreadable(error) from None
         if len(statements) != 1 or not isinstance(statements[0], exp.Query):

@@ -10,6 +10,8 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from pavane.dataflow.functions import ViewsSql
+
 TOKENS_MAX = 10_000
 """Of a script or a query: each becomes a node, which costs the parser and what reads it up to 0.2 ms."""
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([01][0-7]{2})|(.))", re.DOTALL)
@@ -45,9 +47,11 @@ def tokens_of(text: str) -> list[Token]:
     return found
 
 
-def statements_of(text: str, tokens: list[Token] | None = None) -> list[exp.Expr]:
+def statements_of(
+    text: str, tokens: list[Token] | None = None, dialect: type[sqlglot.Dialect] = ViewsSql
+) -> list[exp.Expr]:
     """Parse a script; what is empty is left out. Raises sqlglot's errors, and what `tokens_of` raises."""
-    parser = sqlglot.Dialect.get_or_raise("spark").parser()
+    parser = dialect().parser()
     return [each for each in parser.parse(tokens_of(text) if tokens is None else tokens, text) if each is not None]
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from pavane.dataflow.expressions import AGGREGATES, NULL, Binder, Bound, Places, Scope, cast
+from pavane.dataflow.bound import NULL, Bound, Places, cast
+from pavane.dataflow.expressions import AGGREGATES, Binder, Scope
 from pavane.dataflow.plan import Aggregate, Group, Inner, OrderBy, Plan, Select, Side, Top
 from pavane.dataflow.ports import DIFF, TIME, Column
 from pavane.dataflow.sources import ONE_PAIR, Joined, Plain, Relation, Sources, all_of, quoted, select_of

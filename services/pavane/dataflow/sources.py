@@ -14,7 +14,8 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 from sqlglot.tokenizer_core import TokenType
 
-from pavane.dataflow.expressions import NULL, Binder, Bound, Places, Scope, cast
+from pavane.dataflow.bound import NULL, Bound, Places, cast
+from pavane.dataflow.expressions import Binder, Scope
 from pavane.dataflow.plan import INPUT, Inner, Plan, Select, Side
 from pavane.dataflow.ports import DIFF, TIME, Column, SqlView, Table
 from pavane.dataflow.subqueries import Taken, gives_one, is_aggregate, of_nothing, query_of, taken, terms, within

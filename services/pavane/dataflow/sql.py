@@ -11,7 +11,8 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from pavane.dataflow.expressions import Places, column_type
+from pavane.dataflow.bound import Places
+from pavane.dataflow.expressions import column_type
 from pavane.dataflow.plan import Plan
 from pavane.dataflow.ports import DIFF, TIME, Column, Format, Mode, Script, SqlError, SqlView, Table
 from pavane.dataflow.reading import statements_of, tokens_of

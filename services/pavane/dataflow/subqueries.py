@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from pavane.dataflow.expressions import Places
+from pavane.dataflow.bound import Places
 from pavane.dataflow.ports import Column
 
 Columns = Mapping[str, Sequence[Column]]

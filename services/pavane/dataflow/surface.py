@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from pavane.dataflow.expressions import Places, starts_of
+from pavane.dataflow.bound import Places, starts_of
 
 _NODES = {
     "": "MaterializedProperty Star RowNumber Rank DenseRank Null CurrentTimestamp",
@@ -24,7 +24,7 @@ _NODES = {
     ),
     "expression": "Limit Offset",
     "this expression": "Add Sub Mul Div Mod EQ NEQ GT GTE LT LTE NullSafeEQ And Or Is Nullif DPipe",
-    "this expressions": "Schema Coalesce",
+    "this expressions": "Schema Coalesce Anonymous",
     "this alias": "Subquery CTE Table Alias",
     # statements
     "this kind properties expression": "Create",

@@ -12,7 +12,8 @@ from decimal import Decimal, InvalidOperation
 
 from sqlglot import exp
 
-from pavane.dataflow.expressions import Binder, Bound, Places, cast, refuse_now
+from pavane.dataflow.bound import Bound, Places, cast
+from pavane.dataflow.expressions import Binder, refuse_now
 
 ALWAYS, EVER = -(2**62), 2**62
 """Moments before and after all others."""

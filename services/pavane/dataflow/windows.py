@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sqlglot import exp
 
-from pavane.dataflow.expressions import AGGREGATES, Bound, Places, as_double, cast
+from pavane.dataflow.bound import Bound, Places, as_double, cast
+from pavane.dataflow.expressions import AGGREGATES
 from pavane.dataflow.plan import Inner, Plan, Select, Side
 from pavane.dataflow.ports import TIME, Column
 from pavane.dataflow.sources import ONE_PAIR, quoted, select_of

@@ -10,7 +10,8 @@ from pyspark.errors import PySparkException
 
 from pavane.dataflow.ports import EngineError, ViewError
 
-OUT_OF_RANGE = ("ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE", "CAST_OVERFLOW", "DECIMAL_PRECISION_EXCEEDS")
+DATA_EXCEPTION = "22"
+"""The class of SQLSTATE of a value that does not fit, or that a function does not take."""
 
 
 @contextlib.contextmanager
@@ -26,7 +27,7 @@ def told_apart() -> Iterator[None]:
 
 def _refused(error: PySparkException) -> EngineError | ViewError:
     with contextlib.suppress(Py4JError, OSError):
-        if (error.getCondition() or "").startswith(OUT_OF_RANGE):
+        if (error.getSqlState() or "").startswith(DATA_EXCEPTION):
             return ViewError(f"a value is out of range: {error.getMessage()}")
     return EngineError(f"Spark: {said(error)}")
 

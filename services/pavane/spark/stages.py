@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pavane.dataflow.bound import decimal_of
 from pavane.dataflow.deltas import EXACT_DIGITS, Dialect, Sum, adds
-from pavane.dataflow.expressions import decimal_of
 from pavane.dataflow.plan import INPUT, Plan, Select
 from pavane.dataflow.ports import DIFF, Script, SqlView
 
