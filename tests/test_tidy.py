@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 SOURCES = ("services", "operator", "api")
 MODULE_LINES_MAX = 600
 LOCAL_CLUSTER_LINES_MAX = 4000  # docs/specs/operator.md 6: a convenience, never a second Kubernetes
-FILE_BYTES_MAX = 600_000  # the largest is the description of the REST API, which has the schema of every kind
+FILE_BYTES_MAX = 650_000  # the largest is the description of the REST API, which has the schema of every kind
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 GENERATED = re.compile(r"_pb2\.py$")
 

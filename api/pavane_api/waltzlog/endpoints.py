@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.sse import EventSourceResponse
+from pydantic import Field
 
 from pavane.pods.consumers import of_immortal, of_views
 from pavane.waltz.client import Lock, Waltz
@@ -21,13 +22,16 @@ from pavane_api.kinds import COMPUTE_CLUSTERS, COORDINATORS, WALTZ_CLUSTERS
 from pavane_api.problems import BadRequest, Conflict, Problem, responses
 from pavane_api.waltzlog import service
 from pavane_api.waltzlog.adoption import adopted
+from pavane_api.waltzlog.finding import CONDITION_CHARACTERS_MAX, CONDITIONS_MAX, TEXT_CHARACTERS_MAX, Sought
 from pavane_api.waltzlog.schemas import (
     AdoptedLog,
     AppendedTransaction,
+    FoundTransactions,
     LogConsumers,
     LogPartitions,
     LogTransaction,
     LogTransactions,
+    MovedConsumer,
     TrimmedPartition,
 )
 from pavane_operator.kinds.coordinator.names import folder
@@ -46,6 +50,14 @@ Number = Annotated[int, Path(ge=0, le=(1 << 31) - 1, description="Which partitio
 Txid = Annotated[int, Path(ge=0, le=TXID_MAX, description="Its place in the partition, from 0")]
 ConsumerName = Annotated[str, Path(pattern=f"^{CONSUMER_NAME.pattern}$", description="Its name")]
 Locks = Annotated[list[str], Query(max_length=1000, description="Lock, NAME/NUMBER, for example account/7")]
+Conditions = Annotated[
+    list[Annotated[str, Field(max_length=CONDITION_CHARACTERS_MAX)]],
+    Query(
+        max_length=CONDITIONS_MAX,
+        description="What the data, as JSON, have to hold: a path, and perhaps an operator with a value, as in "
+        "$.items[*].price >= 100",
+    ),
+]
 LastEventId = Annotated[str | None, Header(pattern="^[0-9]{1,18}$", description="Where a broken stream goes on")]
 
 
@@ -148,6 +160,43 @@ async def transaction(
         return LogTransaction.of(await log.get(partition, transaction))
 
 
+@router.get(
+    "/partitions/{partition}/search",
+    operation_id="find_transactions",
+    response_model=FoundTransactions,
+    responses=responses(problems.NotFound, problems.BadRequest, problems.Conflict, problems.Trimmed),
+)
+async def search(
+    control: Shared,
+    _: MayGet,
+    namespace: str,
+    name: str,
+    partition: Number,
+    text: Annotated[str, Query(max_length=TEXT_CHARACTERS_MAX, description="What stands somewhere in the data")] = "",
+    where: Conditions = [],  # noqa: B006 - FastAPI copies it
+    header: Annotated[int | None, Query(ge=-(1 << 31), lt=1 << 31, description="The number beside the data")] = None,
+    from_: Annotated[
+        int | None, Query(alias="from", ge=0, le=TXID_MAX, description="Where to begin; default: the first there is")
+    ] = None,
+    before: Annotated[
+        int | None, Query(ge=0, le=TXID_MAX, description="Where to end; default: behind the last transaction")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=TRANSACTIONS_MAX, description="At most so many")] = 100,
+) -> FoundTransactions:
+    """Look for transactions by text, JSON and header: all that is given has to be so.
+
+    One request looks at 20,000 transactions and 16 MiB of data at most, and says how far it came. Ask again with
+    `from` as `nextFrom` and `before` as `end`, until both are the same.
+    """
+    try:
+        sought = Sought.of(text, where, header)
+    except ValueError as error:
+        raise BadRequest(f"{error}.") from error
+    async with control.waltz.of(namespace, name) as log:
+        await _check(log, partition)
+        return await service.find(log, partition, sought, from_, before, limit)
+
+
 @router.post(
     "/partitions/{partition}/trim",
     operation_id="trim_partition",
@@ -199,6 +248,33 @@ async def remove_consumer(control: Shared, _: MayDelete, namespace: str, name: s
     """
     async with control.waltz.of(namespace, name) as log:
         await service.forget(log, consumer)
+
+
+@router.post(
+    "/partitions/{partition}/consumers/{consumer}/move",
+    operation_id="move_consumer",
+    response_model=MovedConsumer,
+    responses=responses(problems.NotFound, problems.Conflict, problems.Trimmed),
+)
+async def move_consumer(
+    control: Shared,
+    _: MayDelete,
+    namespace: str,
+    name: str,
+    partition: Number,
+    consumer: ConsumerName,
+    to: Annotated[int, Query(ge=0, le=TXID_MAX, description="The first transaction that it reads then")],
+    dry_run: Annotated[bool, Query(alias="dryRun", description="Move nothing, only say what would be")] = False,
+) -> MovedConsumer:
+    """Let a consumer begin at another transaction: it reads some again, or never reads some.
+
+    Who runs under its name is told at its next commit, and goes on at the new position when it starts anew. It takes
+    the right to delete, for retention may give up what is skipped. Those of Coordinators and ComputeClusters are
+    not moved (409): they know alone where they are.
+    """
+    async with control.waltz.of(namespace, name) as log:
+        await _check(log, partition)
+        return await service.moved(log, partition, consumer, to, dry_run=dry_run)
 
 
 @router.post(

@@ -77,6 +77,19 @@ class LogTransactions(Document):
     """Where the next page begins."""
 
 
+class FoundTransactions(Document):
+    """What a search has found so far, and how far it has looked."""
+
+    items: list[LogTransaction]
+    """Those that were found, in the order of their numbers."""
+    looked_from: int
+    """The first transaction that this answer has looked at."""
+    next_from: int
+    """The first transaction that it has not looked at: where the next request goes on."""
+    end: int
+    """Behind the last transaction that belongs to the search: it is over when `nextFrom` is there."""
+
+
 class TrimmedPartition(Document):
     """What a trim has left of a partition, or would."""
 
@@ -90,6 +103,34 @@ class TrimmedPartition(Document):
     """The last transaction, -1 if there is none."""
     passed: list[str]
     """Consumers that need something before the first transaction."""
+
+
+class MovedConsumer(Document):
+    """Where a consumer begins from now on, or would."""
+
+    partition: int
+    """Of which partition."""
+    name: str
+    """Its name."""
+    former: int
+    """The first transaction that it had not applied before."""
+    position: int
+    """The first transaction that it reads now."""
+    high_water_mark: int
+    """The last transaction, -1 if there is none."""
+
+    def sentence(self, *, dry_run: bool) -> str:
+        """Return it for people, with what it means for who runs under that name."""
+        count = abs(self.position - self.former)
+        some = f"{count} transaction{'' if count == 1 else 's'}"
+        would = "would " if dry_run else ""
+        if self.position < self.former:
+            does = f"{would}read{'' if dry_run else 's'} {some} again, from {self.position} to {self.former - 1}"
+        elif self.position > self.former:
+            does = f"{would}never read{'' if dry_run else 's'} {some}, from {self.former} to {self.position - 1}"
+        else:
+            does = f"{would}begin{'' if dry_run else 's'} where it was, at {self.position}"
+        return f"consumer {self.name} of partition {self.partition} {does}"
 
 
 class AdoptedLog(Document):

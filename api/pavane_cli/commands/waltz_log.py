@@ -90,7 +90,7 @@ def feed(
         left = count
         async with aclosing(_transactions(reach, from_)) as transactions:
             async for transaction in transactions:
-                _say(transaction, form)
+                tell(transaction, form)
                 left -= 1
                 if left == 0:
                     return
@@ -250,7 +250,8 @@ def parse_lock(text: str) -> Lock:
     return name, int(number)
 
 
-def _say(transaction: LogTransaction, form: Format) -> None:
+def tell(transaction: LogTransaction, form: Format) -> None:
+    """Print a transaction on a line: its data, with number and header, or as an object."""
     if form.structured:
         output.say(json.dumps(transaction.model_dump(mode="json", by_alias=True)))
         return
