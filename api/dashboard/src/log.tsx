@@ -3,6 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, memo, useState } from "react";
 import { append, remove, type Schemas } from "./api";
 import { decode } from "./data";
+import { Find, Move } from "./finding";
 import { useFollow, usePolled } from "./live";
 import { span } from "./model";
 import { Confirm, Empty, Failure, Panel, Rows, Table, Told } from "./ui";
@@ -42,7 +43,10 @@ export function Waltz({ path }: { path: string }) {
       </Panel>
       <Consumers path={path} />
       {known?.highWaterMark != null && (
-        <Feed key={`${path}/${chosen}`} path={`${path}/partitions/${chosen}`} from={known.highWaterMark + 1} />
+        <>
+          <Find key={`${path}/${chosen}/search`} path={`${path}/partitions/${chosen}`} />
+          <Feed key={`${path}/${chosen}`} path={`${path}/partitions/${chosen}`} from={known.highWaterMark + 1} />
+        </>
       )}
     </>
   );
@@ -54,6 +58,7 @@ function Consumers({ path }: { path: string }) {
   const client = useQueryClient();
   const consumers = usePolled<Schemas["LogConsumers"]>(`${path}/consumers`, AGAIN_MS);
   const [leaving, setLeaving] = useState<string | null>(null);
+  const [moving, setMoving] = useState<Consumer | null>(null);
   return (
     <Panel title="Consumers">
       <Told query={consumers} what="the consumers">
@@ -67,13 +72,21 @@ function Consumers({ path }: { path: string }) {
               <Table caption="Consumers" head={CONSUMERS_HEAD} rows={items.length}>
                 <Rows
                   items={items}
-                  row={(each) => <Reading key={`${each.partition}/${each.name}`} consumer={each} leave={() => setLeaving(each.name)} />}
+                  row={(each) => (
+                    <Reading
+                      key={`${each.partition}/${each.name}`}
+                      consumer={each}
+                      move={() => setMoving(each)}
+                      leave={() => setLeaving(each.name)}
+                    />
+                  )}
                 />
               </Table>
             )}
           </>
         )}
       </Told>
+      {moving !== null && <Move path={path} consumer={moving} onClose={() => setMoving(null)} />}
       {leaving !== null && (
         <Confirm
           label="Remove"
@@ -92,7 +105,7 @@ function Consumers({ path }: { path: string }) {
   );
 }
 
-function Reading({ consumer, leave }: { consumer: Consumer; leave: () => void }) {
+function Reading({ consumer, move, leave }: { consumer: Consumer; move: () => void; leave: () => void }) {
   const { partition, name, position, lag, lagSeconds, idleSeconds, heldSeconds, stuck, who } = consumer;
   return (
     <tr>
@@ -106,7 +119,12 @@ function Reading({ consumer, leave }: { consumer: Consumer; leave: () => void })
         {heldSeconds === null ? "does not wait" : `${stuck ? "▲ stuck: " : ""}waits for ${span(heldSeconds)}`}
       </td>
       <td className="quiet">{who}</td>
-      <td>
+      <td className="nowrap">
+        {!ownerOf(name) && (
+          <button aria-label={`Move ${name} of partition ${partition}`} onClick={move}>
+            Move
+          </button>
+        )}{" "}
         <button className="danger" aria-label={`Remove ${name}`} onClick={leave}>
           Remove
         </button>
@@ -117,14 +135,20 @@ function Reading({ consumer, leave }: { consumer: Consumer; leave: () => void })
 
 const OWN: Record<string, string> = { "coordinator.": "Coordinator", "computecluster.": "ComputeCluster" };
 
+/** The kind of what keeps this consumer, if the platform does. */
+function ownerOf(name: string): string | undefined {
+  const prefix = Object.keys(OWN).find((prefix) => name.startsWith(prefix));
+  return prefix && OWN[prefix];
+}
+
 /** What a removal does, which is one for all partitions. */
 function effectOfLeaving(name: string, consumers: Consumer[]): string {
   const partitions = consumers.filter((each) => each.name === name).map((each) => each.partition);
   const where = `${partitions.length === 1 ? "partition" : "partitions"} ${partitions.join(", ")}`;
   const forgotten = `Its position in ${where} is forgotten, and retention may give up what it has not read.`;
-  const owner = Object.keys(OWN).find((prefix) => name.startsWith(prefix));
+  const owner = ownerOf(name);
   if (!owner) return `${forgotten} If it comes back it is told so, and begins nowhere by itself.`;
-  return `${forgotten} It belongs to a ${OWN[owner]}, which may not be able to start again without that; where one is deleted its consumer goes by itself.`;
+  return `${forgotten} It belongs to a ${owner}, which may not be able to start again without that; where one is deleted its consumer goes by itself.`;
 }
 
 /** The last transactions of a partition, newest first, and each further one as it is committed. */
