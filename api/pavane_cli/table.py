@@ -167,6 +167,8 @@ COMMANDS: dict[str, dict[str, Branch | Command]] = {
         "ambrosia run": Command("ambrosia_run:run", "accounts:Account --name alice"),
         "ambrosia call": Command("ambrosia_call:call", "alice deposit 10"),
         "ambrosia query": Command("ambrosia_call:query", "alice balance"),
+        "ambrosia flows": Command("ambrosia_flows:flows", "alice --attribute customer=7"),
+        "ambrosia flow": Command("ambrosia_flows:flow", "alice 12"),
         "ambrosia replay": Command("ambrosia_run:replay", "accounts:Account alice"),
         "ambrosia log": Command("ambrosia_log:log", "alice"),
         "ambrosia backup": Command("ambrosia_backup:backup", "alice backup"),

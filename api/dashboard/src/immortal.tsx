@@ -2,6 +2,7 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { ask, get, type Schemas } from "./api";
+import { Flows } from "./flows";
 import { usePolled } from "./live";
 import { Empty, Facts, Failure, Loading, Panel, Spark, Table, Told } from "./ui";
 
@@ -45,7 +46,7 @@ function OneImmortal({ path, info, at }: { path: string; info: Info; at: number 
         )}
       </Panel>
       <Peers info={info} />
-      {application && <Flows application={application} />}
+      {application && <Flows path={path} application={application} />}
     </>
   );
 }
@@ -114,27 +115,6 @@ function Peers({ info }: { info: Info }) {
           ))}
         </Table>
       )}
-    </Panel>
-  );
-}
-
-function Flows({ application }: { application: Schemas["ImmortalApplication"] }) {
-  const { flows, flowsOpen } = application;
-  const aside = flowsOpen > flows.length && <span className="quiet">the oldest {flows.length}</span>;
-  if (flowsOpen === 0) return null;
-  return (
-    <Panel title="Open flows" aside={aside}>
-      <Table caption="Open flows" head={["Flow", "#Number", "#Steps", "Waits for", "Caller"]}>
-        {flows.map((each) => (
-          <tr key={each.number}>
-            <th scope="row">{each.method}</th>
-            <td className="number">{each.number}</td>
-            <td className="number">{each.steps}</td>
-            <td>{each.waitsFor.join(", ") || "–"}</td>
-            <td>{each.caller || "from outside"}</td>
-          </tr>
-        ))}
-      </Table>
     </Panel>
   );
 }

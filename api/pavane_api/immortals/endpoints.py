@@ -1,16 +1,17 @@
-"""``/api/v1/…/coordinators/NAME/immortal``, ``/call`` and ``/query``."""
+"""``/api/v1/…/coordinators/NAME/immortal``, ``/flows``, ``/call`` and ``/query``."""
 
 from typing import Annotated, Any
 from uuid import uuid4
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Request
+from fastapi import Query as Parameter
 from pydantic import BaseModel, Field
 
 from pavane_api import problems
 from pavane_api.auth import may
 from pavane_api.control import Shared
 from pavane_api.immortals import about, service
-from pavane_api.immortals.schemas import ImmortalInfo
+from pavane_api.immortals.schemas import FlowHistory, FoundFlows, ImmortalInfo
 from pavane_api.kinds import COORDINATORS
 from pavane_api.problems import responses
 
@@ -29,6 +30,13 @@ Key = Annotated[
 Arguments = Annotated[list[Any] | dict[str, Any], Body(description="Arguments in order, or by the names of parameters")]
 
 
+Attributes = Annotated[
+    list[Annotated[str, Field(max_length=600, pattern="=")]],
+    Parameter(max_length=20, description="A search attribute, NAME=VALUE"),
+]
+NUMBER_MAX = 10**18 - 1
+
+
 class Answer(BaseModel):
     """What a handler returned."""
 
@@ -41,6 +49,42 @@ class Answer(BaseModel):
 async def immortal(control: Shared, _: MayGet, namespace: str, name: str) -> ImmortalInfo:
     """Return what its application and its coordinators tell of themselves: position, lag, peers, flows, handlers."""
     return await about.info(control, namespace, name)
+
+
+@router.get(
+    "/flows",
+    operation_id="list_flows",
+    response_model=FoundFlows,
+    responses=responses(problems.NotFound, problems.BadRequest),
+)
+async def flows(
+    control: Shared,
+    _: MayGet,
+    namespace: str,
+    name: str,
+    attribute: Attributes = [],  # noqa: B006 - FastAPI copies it
+    method: Annotated[str, Parameter(max_length=255, description="What runs, with or without its class")] = "",
+    caller: Annotated[str, Parameter(max_length=255, description="Name of the immortal that waits for it")] = "",
+    from_: Annotated[int, Parameter(alias="from", ge=0, le=NUMBER_MAX, description="The first number")] = 0,
+) -> FoundFlows:
+    """Find open flows, 50 at most, the oldest first: all that is given has to be so."""
+    sought = [*(("attribute", each) for each in attribute), ("method", method), ("caller", caller)]
+    return await service.flows(control, namespace, name, [*sought, ("from", str(from_))])
+
+
+@router.get(
+    "/flows/{number}", operation_id="get_flow", response_model=FlowHistory, responses=responses(problems.NotFound)
+)
+async def flow(
+    control: Shared,
+    _: MayGet,
+    namespace: str,
+    name: str,
+    number: Annotated[int, Path(ge=0, le=NUMBER_MAX, description="Its number")],
+    from_: Annotated[int, Parameter(alias="from", ge=0, le=NUMBER_MAX, description="The first step")] = 0,
+) -> FlowHistory:
+    """Return an open flow: arguments, steps, results, attempts, timers. One that has ended has no history any more."""
+    return await service.history(control, namespace, name, number, from_)
 
 
 @router.post(

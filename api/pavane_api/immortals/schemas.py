@@ -54,10 +54,59 @@ class OpenFlow(Document):
     """What runs."""
     caller: str
     """Name of the immortal that waits for its end; empty for a request from outside, and where nobody waits."""
+    attributes: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """By which the application lets people find it."""
     steps: int
     """How many steps it has asked for."""
     waits_for: list[str]
     """What it waits for, for example `call bob deposit`."""
+
+
+class FoundFlows(Document):
+    """Open flows that were looked for."""
+
+    items: list[OpenFlow]
+    """The oldest of them, by number."""
+    found: int
+    """How many there are from the first number on."""
+    next_from: int | None = None
+    """Where the next request goes on; absent when these are all."""
+
+
+class FlowStep(Document):
+    """Something that a flow asked for."""
+
+    step: int
+    """Its place in the history, from 0."""
+    kind: str
+    """`call`, `fork`, `start`, `sleep`, `now`, `run`, `own` (its method), `read` (its state) or `restart`."""
+    target: str
+    """Which other immortal; empty for itself."""
+    name: str
+    """Of the method, function or attribute, or for how many seconds."""
+    state: str
+    """`open`, `done` or `failed`."""
+    result: Any = None
+    """What came of it, as JSON; the beginning of the text where that is long."""
+    error: str | None = None
+    """How it failed."""
+    arrived: int | None = None
+    """Which result of the flow it was, in the order of the log."""
+    due: int | None = None
+    """When its time is over or the next attempt begins, in milliseconds since 1970."""
+    attempts: int | None = None
+    """Of a run: how many were begun."""
+
+
+class FlowHistory(OpenFlow):
+    """One open flow with what it has done so far."""
+
+    version: int
+    """The application's version with which it began."""
+    arguments: dict[str, Any]
+    """With which it began, as JSON."""
+    history: list[FlowStep]
+    """Its steps, at most 200 from the one that was asked for."""
 
 
 class Parameter(Document):

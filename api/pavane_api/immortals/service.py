@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx2
@@ -12,10 +12,15 @@ from pavane.parts.documents import TooDeep
 from pavane.runtime.asking import Answer, AnswerRefused, ask
 from pavane.telemetry import TRACEPARENT, current_traceparent
 from pavane_api.control import Control
+from pavane_api.documents import Document
+from pavane_api.immortals.schemas import FlowHistory, FoundFlows
 from pavane_api.kinds import COORDINATORS
 from pavane_api.problems import BadRequest, Conflict, HandlerFailed, NotFound, OutcomeUnknown, Problem, Unavailable
 from pavane_api.services_http import address_of
 from pavane_operator.kinds.coordinator.names import HTTP
+
+T = TypeVar("T")
+D = TypeVar("D", bound=Document)
 
 PATIENCE_S = 25.0  # for a pod that leads; callers wait 30 s for an answer
 CONNECT_S = 2.0
@@ -31,7 +36,7 @@ async def call(control: Control, namespace: str, name: str, method: str, argumen
     """
     headers = {"Idempotency-Key": key, **_within_span()}
     path = f"/call/{quote(method, safe='')}"
-    return await _ask(control, namespace, name, "POST", path, json=arguments, headers=headers)
+    return await _ask(control, namespace, name, "POST", path, _result, json=arguments, headers=headers)
 
 
 async def query(control: Control, namespace: str, name: str, query: str, parameters: Mapping[str, str]) -> Any:
@@ -42,9 +47,21 @@ async def query(control: Control, namespace: str, name: str, query: str, paramet
         name,
         "GET",
         f"/query/{quote(query, safe='')}",
+        _result,
         params=dict(parameters),
         headers=_within_span(),
     )
+
+
+async def flows(control: Control, namespace: str, name: str, sought: Sequence[tuple[str, str]]) -> FoundFlows:
+    """Return the open flows that ``sought`` finds: parameters of the application's own port. Raises as ``query``."""
+    parameters = httpx2.QueryParams(list(sought))
+    return await _ask(control, namespace, name, "GET", "/flows", _found, params=parameters)
+
+
+async def history(control: Control, namespace: str, name: str, number: int, start: int) -> FlowHistory:
+    """Return an open flow with its steps from ``start`` on. Raises as ``query``."""
+    return await _ask(control, namespace, name, "GET", f"/flows/{number}", _history, params={"from": start})
 
 
 def _within_span() -> dict[str, str]:
@@ -53,7 +70,9 @@ def _within_span() -> dict[str, str]:
     return {TRACEPARENT: traceparent} if traceparent else {}
 
 
-async def _ask(control: Control, namespace: str, name: str, verb: str, path: str, **request: Any) -> Any:
+async def _ask(
+    control: Control, namespace: str, name: str, verb: str, path: str, read: Callable[[Answer], T], **request: Any
+) -> T:
     known, sent, why = False, False, "no pod serves calls"
     loop = asyncio.get_running_loop()
     end = loop.time() + PATIENCE_S
@@ -64,7 +83,7 @@ async def _ask(control: Control, namespace: str, name: str, verb: str, path: str
             url = f"http://{host}:{HTTP.number}{path}"
             answer = await ask(control.pods, verb, url, within_s=left, connect_s=CONNECT_S, **request)
             if answer.status != Unavailable.status:
-                return _result(answer)
+                return read(answer)
             told = answer.json()
             why = str(told.get("detail", "")) if isinstance(told, dict) else "the application said nothing of why"
         except (AnswerRefused, TooDeep) as error:  # the next one would be no other
@@ -89,10 +108,38 @@ def _result(answer: Answer) -> Any:
         content = answer.json()
         if answer.good:
             return content["result"]
-        detail = f"{content['error']}: {content['detail']}"
     except (ValueError, KeyError, TypeError) as error:
         raise _strange(error) from error
-    raise PROBLEMS.get(answer.status, Unavailable)(detail)
+    raise _refused(answer, content)
+
+
+def _found(answer: Answer) -> FoundFlows:
+    return _told(FoundFlows, answer)
+
+
+def _history(answer: Answer) -> FlowHistory:
+    return _told(FlowHistory, answer)
+
+
+def _told(kind: type[D], answer: Answer) -> D:
+    try:
+        content = answer.json()
+        if answer.good:
+            return kind.model_validate(content)
+    except ValueError as error:
+        if answer.status == NotFound.status:  # its server knows no such path
+            text = "The application runs an earlier version of Pavane, which does not tell of its flows one by one."
+            raise NotFound(text) from error
+        raise _strange(error) from error
+    raise _refused(answer, content)
+
+
+def _refused(answer: Answer, content: Any) -> Problem:
+    try:
+        detail = f"{content['error']}: {content['detail']}"
+    except (KeyError, TypeError) as error:
+        return _strange(error)
+    return PROBLEMS.get(answer.status, Unavailable)(detail)
 
 
 def _strange(error: Exception) -> Unavailable:

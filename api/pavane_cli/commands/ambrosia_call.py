@@ -42,9 +42,7 @@ def call(
     headers = {"Idempotency-Key": key or str(uuid.uuid4())}
     body = [_value(argument) for argument in arguments or []]
     path = f"call/{quote(method, safe='')}"
-    if not _is_here(log, name) and _cluster_answers(plane, "POST", path, body, headers, log=log, name=name):
-        return
-    _ask("POST", log, name, f"/{path}", timeout, headers=headers, json=body)
+    _say(answer_of(plane, "POST", path, log, name, timeout, headers, body))
 
 
 @through_plane
@@ -64,10 +62,30 @@ def query(
             raise UserError(f"{argument}: write NAME=VALUE", ExitCode.USAGE)
         parameters[parameter] = value
     path = f"query/{quote(query, safe='')}"
-    asked = f"{path}?{urlencode(parameters)}"
-    if not _is_here(log, name) and _cluster_answers(plane, "GET", asked, log=log, name=name):
-        return
-    _ask("GET", log, name, f"/{path}", timeout, params=parameters)
+    _say(answer_of(plane, "GET", f"{path}?{urlencode(parameters)}", log, name, timeout))
+
+
+def answer_of(
+    plane: ControlPlane,
+    verb: str,
+    path: str,
+    log: Path,
+    name: str,
+    timeout: float,
+    headers: dict[str, str] | None = None,
+    body: Any = None,
+) -> Any:
+    """Return what the immortal answers, wherever it runs. Raises ``UserError``."""
+    if not _is_here(log, name):
+        answer = _cluster_answers(plane, verb, path, body, headers, log=log, name=name)
+        if answer is not None:
+            return answer
+    request = {} if body is None else {"json": body}
+    return _ask(verb, log, name, f"/{path}", timeout, headers=headers or {}, **request)
+
+
+def _say(answer: Any) -> None:
+    output.say(json.dumps(answer["result"], ensure_ascii=False))
 
 
 def _is_here(log: Path, name: str) -> bool:
@@ -84,24 +102,22 @@ def _cluster_answers(
     *,
     log: Path,
     name: str,
-) -> bool:
-    """Print what a Coordinator of the cluster answers. False = the immortal is one of this machine after all.
+) -> Any:
+    """Return what a Coordinator of the cluster answers. None = the immortal is one of this machine after all.
 
     Right after `run … &` an immortal has left no trace yet: without a cluster to ask, the caller waits for it.
     """
     place = f"{plane.path_of('coord', name)}/{path}"
     try:
-        answer = run_with(plane.rest(), lambda rest: rest.send(verb, place, body, headers))
-        output.say(json.dumps(answer["result"], ensure_ascii=False))
+        return run_with(plane.rest(), lambda rest: rest.send(verb, place, body, headers))
     except UserError as error:
         if isinstance(error.__cause__, kube.ConnectError):
-            return False
+            return None
         if error.code != ExitCode.NOT_FOUND:
             raise
         if _is_here(log, name):
-            return False
+            return None
         raise UserError(f"{error}; nor was an immortal {name} started with --log {log}", error.code) from error
-    return True
 
 
 def _value(text: str) -> Any:
@@ -111,7 +127,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _ask(verb: str, log: Path, name: str, path: str, timeout: float, **request: Any) -> None:
+def _ask(verb: str, log: Path, name: str, path: str, timeout: float, **request: Any) -> Any:
     end = time.monotonic() + timeout
     start = f"start it: pavane ambrosia run MODULE:CLASS --name {name}"
     key = request.get("headers", {}).get("Idempotency-Key")
@@ -139,7 +155,6 @@ def _ask(verb: str, log: Path, name: str, path: str, timeout: float, **request: 
     except ValueError as error:
         raise UserError(f"{name} has nothing at {path}: name a method or query of it", ExitCode.NOT_FOUND) from error
     if answer.is_success:
-        output.say(json.dumps(content["result"], ensure_ascii=False))
-        return
+        return content
     code = ExitCode.NOT_FOUND if answer.status_code == httpx2.codes.NOT_FOUND else ExitCode.REFUSED
     raise UserError(f"{content['error']}: {content['detail']}", code)

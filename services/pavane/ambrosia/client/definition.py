@@ -19,7 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 
-FREE_NAMES = frozenset({"restart"})  # of tools younger than applications that may have something of the name
+FREE_NAMES = frozenset({"restart", "search_attributes"})  # of tools younger than applications that may have such names
 NUMBER_BITS = 20  # of a method's number when it is made of its name: three bytes on the wire
 _EMPTY = inspect.Parameter.empty
 _EMPTY_VALUES: dict[Any, Any] = {int: 0, float: 0.0, bool: False, str: "", bytes: b"", type(None): None}

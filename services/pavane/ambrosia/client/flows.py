@@ -245,6 +245,8 @@ class Flow:
     """What its code uses; it does nothing once it is closed."""
     details: dict[int, Any] = field(default_factory=dict)
     """Of steps that are carried out beside the log, what has to be done; not part of a checkpoint."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """By which people find it; its code sets them again when it runs through its history, so no checkpoint has them."""
     title: str = ""
     seed: str = ""
     generator: random.Random | None = None
@@ -324,6 +326,7 @@ class Flow:
         """Let the code run again from its start, against the history."""
         self.give_up()
         self.cursor, self.restoring, self.waiting = 0, True, None
+        self.attributes = {}
 
     def give_up(self) -> None:
         """End the code without effect: it runs again, here or in another life, or its flow has ended.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -14,10 +15,12 @@ from opentelemetry.semconv.attributes.http_attributes import (
 from opentelemetry.semconv.attributes.url_attributes import URL_PATH
 from opentelemetry.trace import SpanKind, StatusCode
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from pavane.ambrosia.client.about import FlowFilter
 from pavane.ambrosia.client.errors import CoordinatorLost, ImmortalError, NotPrimary, RemoteError
 from pavane.parts import documents
 from pavane.runtime.http import HttpServer, listen
@@ -91,11 +94,31 @@ def application(handle: Any) -> Starlette:
     async def about(_: Request) -> Response:
         return JSONResponse(await handle.about())
 
+    async def flows(request: Request) -> Response:
+        try:
+            return JSONResponse(await handle.flows(*_sought(request.query_params)))
+        except ValueError as error:
+            return _refused(400, "BadArguments", str(error))
+
+    async def history(request: Request) -> Response:
+        number = request.path_params["number"]
+        try:
+            found = await handle.history(number, _whole(request.query_params, "from"))
+        except ValueError as error:
+            return _refused(400, "BadArguments", str(error))
+        if found is None:
+            text = f"{handle.name} has no open flow {number}: it has ended, or goes on under another number"
+            return _refused(404, "NoFlow", text)
+        return JSONResponse(found)
+
     return Starlette(
         routes=[
             _route("POST", "/call/{method}", call),
             _route("GET", "/query/{name}", ask),
-            Route("/", about),  # who looks at it looks again and again: no trace
+            # Who looks at these looks again and again: no trace.
+            Route("/flows", flows),
+            Route("/flows/{number:int}", history),
+            Route("/", about),
         ],
     )
 
@@ -118,6 +141,25 @@ def _route(verb: str, path: str, endpoint: Callable[[Request], Awaitable[Respons
             return response
 
     return Route(path, traced, methods=[verb])
+
+
+def _sought(parameters: QueryParams) -> tuple[FlowFilter, int]:
+    """Return which flows are sought, and from which number on; raises ``ValueError``."""
+    attributes = []
+    for each in parameters.getlist("attribute"):
+        name, separator, value = each.partition("=")
+        if not separator:
+            raise ValueError(f"attribute {each!r}: write NAME=VALUE")
+        attributes.append((name, value))
+    method, caller = parameters.get("method", ""), parameters.get("caller", "")
+    return FlowFilter(method, caller, tuple(attributes)), _whole(parameters, "from")
+
+
+def _whole(parameters: QueryParams, name: str) -> int:
+    text = parameters.get(name, "0")
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise ValueError(f"{name} is {text!r}, and no whole number")
+    return int(text)
 
 
 def _plain(text: str) -> Any:

@@ -128,6 +128,14 @@ class Immortal:
         """
         raise self._only_flows("restart", "use `self.start` to begin a flow")
 
+    def search_attributes(self, **attributes: str | float | bool | None) -> None:
+        """Say by which values people find this flow while it is open; ``None`` takes one away. Flows only.
+
+        A flow has at most 20, of at most 255 characters. They are nothing that a program may decide by: no handler
+        sees them, and they are not part of the history. Each run of a flow sets its own.
+        """
+        raise self._only_flows("search_attributes", "use it in the flow that is to be found")
+
     @overload
     def run(
         self, retry: Retry, function: Callable[P, Coroutine[Any, Any, R]], *args: P.args, **kwargs: P.kwargs

@@ -20,7 +20,7 @@ from opentelemetry import trace
 from pavane import telemetry
 from pavane.ambrosia.client import beside
 from pavane.ambrosia.client import http as web
-from pavane.ambrosia.client.about import about
+from pavane.ambrosia.client.about import FlowFilter, about, flows, history
 from pavane.ambrosia.client.connection import ENVIRONMENT, Address, Child, Streams, connect
 from pavane.ambrosia.client.definition import Definition, Method, Query
 from pavane.ambrosia.client.effects import REQUESTS_OPEN_MAX
@@ -135,6 +135,14 @@ class Handle(Generic[I]):
     async def about(self) -> dict[str, Any]:
         """Return what it tells of itself: its handlers, where it is in its log, the flows under way."""
         return await self._here(self._runner.about())
+
+    async def flows(self, sought: FlowFilter, start: int) -> dict[str, Any]:
+        """Return the oldest open flows that are sought, from number ``start`` on, and how many there are."""
+        return await self._here(self._runner.told(flows, sought, start))
+
+    async def history(self, number: int, start: int) -> dict[str, Any] | None:
+        """Return an open flow with its arguments and its steps from ``start`` on; ``None`` if there is none."""
+        return await self._here(self._runner.told(history, number, start))
 
     def stop(self) -> None:
         """End ``stopped``."""
@@ -363,6 +371,10 @@ class EngineRunner:
     async def about(self) -> dict[str, Any]:
         """Return what the engine tells of itself."""
         return about(self.engine)
+
+    async def told(self, function: Callable[..., R], *given: Any) -> R:
+        """Return what a function tells of the engine."""
+        return function(self.engine, *given)
 
     async def ask_checkpoint(self) -> None:
         """Ask for a checkpoint; raises ``NotPrimary``."""

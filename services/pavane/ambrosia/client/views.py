@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import typing
 from collections import deque
 from collections.abc import Callable
@@ -29,8 +30,10 @@ from pavane.ambrosia.client.values import Codec, pack, unpack
 from pavane.ambrosia.core.binding import Binding
 
 _NONE = pack(None)
+ATTRIBUTES_MAX = 20  # of a flow: 10,000 of them may be open
+ATTRIBUTE_CHARACTERS_MAX = 255
 
-_TOOLS = frozenset({"call", "fork", "start", "sleep", "now", "run", "impulse", "restart"})
+_TOOLS = frozenset({"call", "fork", "start", "sleep", "now", "run", "impulse", "restart", "search_attributes"})
 _OURS = frozenset({"_tools", "_flow"})
 _PLAIN = frozenset({"name", "app_version", "uuid"})
 
@@ -206,6 +209,19 @@ class FlowTools:
         if new:
             self._engine.outside(flow, index)
         return Pending(step, member.codec.unpack)
+
+    def _flow_search_attributes(self, flow: Flow, **attributes: str | float | bool | None) -> None:
+        for name, value in attributes.items():
+            if value is not None and type(value) not in (str, int, float, bool):
+                raise TypeError(f"search attribute {name} is a {type(value).__name__}: give a text, a number or a bool")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"search attribute {name} is {value}, which no JSON has")
+            if max(len(name), len(str(value))) > ATTRIBUTE_CHARACTERS_MAX:
+                raise ValueError(f"search attribute {name:.40} has more than {ATTRIBUTE_CHARACTERS_MAX} characters")
+        together = {name: value for name, value in {**flow.attributes, **attributes}.items() if value is not None}
+        if len(together) > ATTRIBUTES_MAX:
+            raise ValueError(f"{flow.title} has {len(together)} search attributes, of at most {ATTRIBUTES_MAX}")
+        flow.attributes = together
 
     def _flow_restart(self, flow: Flow, method: Method[Any, ..., Any], *args: Any, **kwargs: Any) -> NoReturn:
         following = self._engine.definition.flow_of("restart", method)
