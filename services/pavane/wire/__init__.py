@@ -1,4 +1,4 @@
-"""Bytes and the words that all protocols share: cursors, varints, limits, errors, stages.
+"""Bytes and the words that all protocols share: cursors, varints, layouts, limits, errors, stages.
 
 Nothing here does I/O; every protocol package builds its codec on these pieces.
 """

@@ -22,10 +22,8 @@ from pavane.waltz.wire.fields import (
     LOCKS,
     NULL_LOCKS,
     ChecksumError,
-    Layout,
     ReqId,
     Shared,
-    names_of,
 )
 from pavane.waltz.wire.frame import Channel, Side
 from pavane.waltz.wire.locks import lock_hash
@@ -33,6 +31,7 @@ from pavane.waltz.wire.messages import MountState
 from pavane.waltz.wire.storage import Head
 from pavane.waltz.wire.tables import REQUESTS, RESPONSES, Table
 from pavane.wire import LimitExceeded, LocalProtocolError, ProtocolError, RemoteProtocolError, Stage
+from pavane.wire.fields import Layout, names_of
 
 REQID = ReqId(0x01020304, 0x05060708, 0x090A0B0C, 0x0D0E0F10)
 KEY = uuid.UUID("11223344-5566-7788-99aa-bbccddeeff00")

@@ -5,8 +5,7 @@ import hmac
 from collections.abc import Sequence
 
 from pavane.swim.errors import ConfigError
-from pavane.swim.wire.values import NodeInfo, write_blob, write_info
-from pavane.wire import Writer
+from pavane.swim.wire.values import INFO, NodeInfo
 
 PSK_BYTES_MIN = 16
 PSK_BYTES_MAX = 64
@@ -22,12 +21,12 @@ def label(group: str) -> bytes:
 
 def response(psk: bytes, token: bytes, info: NodeInfo, group: str) -> bytes:
     """Return the auth bytes of a JoinReq: the answer to the challenge ``token``."""
-    return _mac(psk, b"swim1 join auth\0" + _blob(token) + _info(info) + _blob(group.encode()))
+    return _mac(psk, b"swim1 join auth\0" + _blob(token) + INFO.encode(info) + _blob(group.encode()))
 
 
 def proof(psk: bytes, auth: bytes, acker: NodeInfo) -> bytes:
     """Return by what the acker shows that it knows the PSK too."""
-    return _mac(psk, b"swim1 join ack\0" + _blob(auth) + _info(acker))
+    return _mac(psk, b"swim1 join ack\0" + _blob(auth) + INFO.encode(acker))
 
 
 class Psks:
@@ -65,12 +64,4 @@ def _mac(psk: bytes, data: bytes) -> bytes:
 
 
 def _blob(data: bytes) -> bytes:
-    writer = Writer()
-    write_blob(writer, data)
-    return writer.getvalue()
-
-
-def _info(info: NodeInfo) -> bytes:
-    writer = Writer()
-    write_info(writer, info)
-    return writer.getvalue()
+    return len(data).to_bytes(2, "little") + data

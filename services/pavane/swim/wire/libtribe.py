@@ -3,7 +3,7 @@
 A node speaks one encoding, for the two cannot be told apart (``Config.encoding``).
 """
 
-from collections.abc import Callable
+from typing import Any
 
 from pavane.swim.errors import DropReason
 from pavane.swim.wire.messages import (
@@ -13,16 +13,17 @@ from pavane.swim.wire.messages import (
     JoinRedirect,
     JoinReq,
     Message,
+    PayloadField,
     PingRequest,
     PingResponse,
 )
 from pavane.swim.wire.messages import decode as decode_v1
-from pavane.swim.wire.payload import decode_payload
-from pavane.swim.wire.values import UNSPECIFIED, NodeId, NodeInfo, read_blob, write_blob
-from pavane.wire import LocalProtocolError, Reader, RemoteProtocolError, Writer
+from pavane.swim.wire.payload import Payload
+from pavane.swim.wire.values import BLOB, NODE, U8, U32, UNSPECIFIED, NodeId, NodeInfo
+from pavane.wire import LocalProtocolError, RemoteProtocolError
+from pavane.wire.fields import Data, Layout
 
 TTL_AT = 9  # offset of the ttl in a ping
-LENGTH_BYTES_READ = (2, 8)  # what it should write, and what it writes
 
 
 def encode(message: Message) -> bytes:
@@ -30,28 +31,11 @@ def encode(message: Message) -> bytes:
 
     Addresses, and generations for which there is no place, are left out.
     """
-    writer = Writer().uint_le(message.CODE, 1)
-    match message:
-        case JoinReq():
-            _write_info(writer, message.src)
-            write_blob(writer, message.token)
-            write_blob(writer, message.auth)
-        case JoinAck():
-            _write_info(writer, message.desc)
-        case Broadcast():
-            _write_info(writer, message.src)
-        case JoinRedirect() | JoinNak():
-            return message.encode()
-        case PingRequest():
-            writer.uint_le(message.src.id, 4).uint_le(message.target.id, 4).uint_le(message.ttl, 1)
-            _write_payload(writer, message.payload.encode())
-        case PingResponse():
-            writer.uint_le(message.src.id, 4).uint_le(message.target.id, 4).uint_le(message.target.gen, 4)
-            writer.uint_le(message.ttl, 1)
-            _write_payload(writer, message.payload.encode())
-        case _:
-            raise LocalProtocolError("libtribe has no Leave")
-    return writer.getvalue()
+    if isinstance(message, JoinRedirect | JoinNak):
+        return message.encode()
+    if (layout := _LAYOUTS.get(message.CODE)) is None:
+        raise LocalProtocolError("libtribe has no Leave")
+    return bytes((message.CODE,)) + layout.encode(message)
 
 
 def decode(datagram: bytes | memoryview) -> Message:
@@ -59,71 +43,68 @@ def decode(datagram: bytes | memoryview) -> Message:
 
     Raises ``RemoteProtocolError`` with a reason of 3.3 and nothing else.
     """
-    reader = Reader(datagram)
-    code = reader.uint_le(1)
-    if code in (JoinRedirect.CODE, JoinNak.CODE):
-        return decode_v1(datagram)
-    read = _READERS.get(code)
-    if read is None:
-        raise RemoteProtocolError(DropReason.BYTECODE, f"{code:#04x}")
-    message = read(reader)
-    if reader.remaining:
-        raise RemoteProtocolError(DropReason.TRAILING, f"{reader.remaining} bytes")
+    body = bytes(datagram)
+    if not body or body[0] in (JoinRedirect.CODE, JoinNak.CODE):
+        return decode_v1(body)
+    if (layout := _LAYOUTS.get(body[0])) is None:
+        raise RemoteProtocolError(DropReason.BYTECODE, f"{body[0]:#04x}")
+    try:
+        message: Message = layout.decode(body, 1)
+    except RemoteProtocolError:
+        if layout.cls is not JoinReq:
+            raise
+        try:
+            return _WIDE_JOIN.decode(body, 1)
+        except RemoteProtocolError:
+            pass
+        raise  # the fault of the first attempt
     return message
 
 
-def _read_join(body: memoryview) -> JoinReq:
-    """Read a JoinReq with lengths of either width; the fault of the first attempt is the one that is told."""
-    faults = []
-    for size in LENGTH_BYTES_READ:
-        reader = Reader(body)
-        try:
-            src = _read_info(reader)
-            token = bytes(reader.take(reader.uint_le(size)))
-            auth = bytes(reader.take(reader.uint_le(size)))
-            if not reader.remaining:
-                return JoinReq(src, token, auth)
-            faults.append(RemoteProtocolError(DropReason.TRAILING, f"{reader.remaining} bytes"))
-        except RemoteProtocolError as error:
-            faults.append(error)
-    raise faults[0]
+class _Info:
+    """A NodeInfo without its address."""
+
+    size_min = 8
+
+    def put(self, out: bytearray, value: NodeInfo) -> None:
+        NODE.put(out, value.node)
+
+    def get(self, body: bytes, at: int) -> tuple[NodeInfo, int]:
+        node, at = NODE.get(body, at)
+        return NodeInfo(*node, UNSPECIFIED), at
 
 
-def _read_request(reader: Reader) -> PingRequest:
-    src, target, ttl = reader.uint_le(4), reader.uint_le(4), reader.uint_le(1)
-    return PingRequest(NodeId(src, 0), NodeId(target, 0), ttl, decode_payload(_records(reader)))
+class _Number:
+    """A NodeId without its generation."""
+
+    size_min = 4
+
+    def put(self, out: bytearray, value: NodeId) -> None:
+        U32.put(out, value.id)
+
+    def get(self, body: bytes, at: int) -> tuple[NodeId, int]:
+        number, at = U32.get(body, at)
+        return NodeId(number, 0), at
 
 
-def _read_response(reader: Reader) -> PingResponse:
-    src, replier, gen, ttl = reader.uint_le(4), reader.uint_le(4), reader.uint_le(4), reader.uint_le(1)
-    return PingResponse(NodeId(src, 0), NodeId(replier, gen), ttl, decode_payload(_records(reader)))
+class _NoPayload:
+    """No place for a payload."""
+
+    size_min = 0
+
+    def put(self, out: bytearray, value: Payload) -> None:
+        pass
+
+    def get(self, body: bytes, at: int) -> tuple[Payload, int]:
+        return Payload(), at
 
 
-def _records(reader: Reader) -> memoryview:
-    """Read the payload, which may be absent; what is left over is told before its records' faults."""
-    records = read_blob(reader) if reader.remaining else reader.rest()
-    if reader.remaining:
-        raise RemoteProtocolError(DropReason.TRAILING, f"{reader.remaining} bytes")
-    return records
-
-
-def _read_info(reader: Reader) -> NodeInfo:
-    return NodeInfo(reader.uint_le(4), reader.uint_le(4), UNSPECIFIED)
-
-
-def _write_info(writer: Writer, info: NodeInfo) -> None:
-    writer.uint_le(info.id, 4).uint_le(info.gen, 4)
-
-
-def _write_payload(writer: Writer, records: bytes) -> None:
-    if records:
-        write_blob(writer, records)
-
-
-_READERS: dict[int, Callable[[Reader], Message]] = {
-    JoinReq.CODE: lambda reader: _read_join(reader.rest()),
-    JoinAck.CODE: lambda reader: JoinAck(_read_info(reader)),
-    PingRequest.CODE: _read_request,
-    PingResponse.CODE: _read_response,
-    Broadcast.CODE: lambda reader: Broadcast(_read_info(reader)),
+_INFO, _NUMBER, _PAYLOAD = _Info(), _Number(), PayloadField(optional=True)
+_LAYOUTS: dict[int, Layout[Any]] = {
+    JoinReq.CODE: Layout(JoinReq, _INFO, BLOB, BLOB),
+    JoinAck.CODE: Layout(JoinAck, _INFO, _NoPayload()),
+    PingRequest.CODE: Layout(PingRequest, _NUMBER, _NUMBER, U8, _PAYLOAD),
+    PingResponse.CODE: Layout(PingResponse, _NUMBER, NODE, U8, _PAYLOAD),
+    Broadcast.CODE: Layout(Broadcast, _INFO),
 }
+_WIDE_JOIN = Layout(JoinReq, _INFO, Data("<Q"), Data("<Q"))  # libtribe should write lengths of 2 bytes, and writes 8

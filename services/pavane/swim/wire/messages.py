@@ -1,33 +1,32 @@
 """The messages of version 1: bytes ↔ frozen values (docs/specs/swim.md 3.2, 3.3)."""
 
-import struct
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 from pavane.swim.errors import DropReason
 from pavane.swim.wire.payload import Payload, decode_payload
-from pavane.swim.wire.values import (
-    Address,
-    NodeId,
-    NodeInfo,
-    read_address,
-    read_blob,
-    read_info,
-    write_address,
-    write_blob,
-    write_info,
-    write_node,
-)
-from pavane.wire import Reader, RemoteProtocolError, Writer
+from pavane.swim.wire.values import BLOB, INFO, NODE, U8, U64, Address, AddressField, NodeId, NodeInfo
+from pavane.wire import RemoteProtocolError
+from pavane.wire.fields import Layout, Text
 
 ERROR_DOMAIN = 7115  # of this protocol (3.5)
 TTL_AT = 17  # offset of the ttl in a ping: a forwarder changes this byte and no other
 DATAGRAM_BYTES_MAX = 65_507  # the most that UDP over IPv4 carries: must be accepted
-_PING = struct.Struct("<IIIIB")
+
+
+class _Message:
+    """What all have; ``CODE`` is the first byte."""
+
+    __slots__ = ()
+    CODE: ClassVar[int]
+
+    def encode(self) -> bytes:
+        """Return the datagram; raises ``LocalProtocolError`` for what does not fit its field."""
+        return bytes((self.CODE,)) + _LAYOUTS[self.CODE].encode(self)
 
 
 @dataclass(frozen=True, slots=True)
-class JoinReq:
+class JoinReq(_Message):
     """``src`` asks to be tracked."""
 
     CODE: ClassVar[int] = 0x3F
@@ -35,45 +34,18 @@ class JoinReq:
     token: bytes = b""
     auth: bytes = b""
 
-    def encode(self) -> bytes:
-        """Return the datagram."""
-        writer = Writer().uint_le(self.CODE, 1)
-        write_info(writer, self.src)
-        write_blob(writer, self.token)
-        write_blob(writer, self.auth)
-        return writer.getvalue()
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Read what follows the code."""
-        return cls(read_info(reader), bytes(read_blob(reader)), bytes(read_blob(reader)))
-
 
 @dataclass(frozen=True, slots=True)
-class JoinAck:
+class JoinAck(_Message):
     """``desc`` tracks the joiner from now on."""
 
     CODE: ClassVar[int] = 0x40
     desc: NodeInfo
     payload: Payload = field(default_factory=Payload)
 
-    def encode(self) -> bytes:
-        """Return the datagram; an empty payload is left out."""
-        writer = Writer().uint_le(self.CODE, 1)
-        write_info(writer, self.desc)
-        records = self.payload.encode()
-        if records:
-            write_blob(writer, records)
-        return writer.getvalue()
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Read what follows the code."""
-        return cls(read_info(reader), _payload(reader) if reader.remaining else Payload())
-
 
 @dataclass(frozen=True, slots=True)
-class JoinRedirect:
+class JoinRedirect(_Message):
     """Ask at ``address`` instead."""
 
     CODE: ClassVar[int] = 0x41
@@ -82,23 +54,9 @@ class JoinRedirect:
     code: int
     etag: str = ""
 
-    def encode(self) -> bytes:
-        """Return the datagram."""
-        writer = Writer().uint_le(self.CODE, 1)
-        write_address(writer, self.address)
-        return _write_refusal(writer, self.domain, self.code, self.etag)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Read what follows the code."""
-        address = read_address(reader)
-        if not address.ip:
-            raise RemoteProtocolError(DropReason.FAMILY, "a redirect to nowhere")
-        return cls(address, *_read_refusal(reader))
-
 
 @dataclass(frozen=True, slots=True)
-class JoinNak:
+class JoinNak(_Message):
     """The request is refused; the meaning of ``code`` and ``etag`` is the ``domain``'s (3.5)."""
 
     CODE: ClassVar[int] = 0x42
@@ -106,38 +64,13 @@ class JoinNak:
     code: int
     etag: str = ""
 
-    def encode(self) -> bytes:
-        """Return the datagram."""
-        return _write_refusal(Writer().uint_le(self.CODE, 1), self.domain, self.code, self.etag)
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Read what follows the code."""
-        return cls(*_read_refusal(reader))
-
 
 @dataclass(frozen=True, slots=True)
-class _Ping:
-    CODE: ClassVar[int]
+class _Ping(_Message):
     src: NodeId
     target: NodeId
     ttl: int
     payload: Payload = field(default_factory=Payload)
-
-    def encode(self) -> bytes:
-        """Return the datagram."""
-        writer = Writer().uint_le(self.CODE, 1)
-        write_node(writer, self.src)
-        write_node(writer, self.target)
-        writer.uint_le(self.ttl, 1)
-        write_blob(writer, self.payload.encode())
-        return writer.getvalue()
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Read what follows the code."""
-        src_id, src_gen, target_id, target_gen, ttl = _PING.unpack(reader.take(_PING.size))
-        return cls(NodeId(src_id, src_gen), NodeId(target_id, target_gen), ttl, _payload(reader))
 
 
 class PingRequest(_Ping):
@@ -155,22 +88,11 @@ class PingResponse(_Ping):
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(_Message):
     """``src`` leaves the group."""
 
     CODE: ClassVar[int] = 0x45
     src: NodeInfo
-
-    def encode(self) -> bytes:
-        """Return the datagram."""
-        writer = Writer().uint_le(self.CODE, 1)
-        write_info(writer, self.src)
-        return writer.getvalue()
-
-    @classmethod
-    def decode(cls, reader: Reader) -> Self:
-        """Read what follows the code."""
-        return cls(read_info(reader))
 
 
 class Broadcast(Leave):
@@ -180,11 +102,60 @@ class Broadcast(Leave):
     CODE: ClassVar[int] = 0xFA
 
 
+class PayloadField:
+    """The payload, a message's last field: bytes behind it are told before the faults of its records.
+
+    ``optional``: an empty one is left out.
+    """
+
+    size_min = 0
+
+    def __init__(self, *, optional: bool = False) -> None:
+        self._optional = optional
+
+    def put(self, out: bytearray, value: Payload) -> None:
+        """Append ``value``."""
+        records = value.encode()
+        if records or not self._optional:
+            BLOB.put(out, records)
+
+    def get(self, body: bytes, at: int) -> tuple[Payload, int]:
+        """Read the payload at ``at``."""
+        if self._optional and at == len(body):
+            return Payload(), at
+        records, at = BLOB.get(body, at)
+        if at != len(body):
+            raise RemoteProtocolError(DropReason.TRAILING, f"{len(body) - at} bytes")
+        return decode_payload(records), at
+
+
+class _Elsewhere(AddressField):
+    """Where to ask instead."""
+
+    def get(self, body: bytes, at: int) -> tuple[Address, int]:
+        address, at = super().get(body, at)
+        if not address.ip:
+            raise RemoteProtocolError(DropReason.FAMILY, "a redirect to nowhere")
+        return address, at
+
+
 Message = JoinReq | JoinAck | JoinRedirect | JoinNak | PingRequest | PingResponse | Leave
-_TYPES: dict[int, type[Message]] = {
-    kind.CODE: kind for kind in (JoinReq, JoinAck, JoinRedirect, JoinNak, PingRequest, PingResponse, Leave, Broadcast)
+_ETAG = Text(BLOB)
+_PAYLOAD = PayloadField()
+_LAYOUTS: dict[int, Layout[Any]] = {
+    layout.cls.CODE: layout
+    for layout in (
+        Layout(JoinReq, INFO, BLOB, BLOB),
+        Layout(JoinAck, INFO, PayloadField(optional=True)),
+        Layout(JoinRedirect, _Elsewhere(), U64, U64, _ETAG),
+        Layout(JoinNak, U64, U64, _ETAG),
+        Layout(PingRequest, NODE, NODE, U8, _PAYLOAD),
+        Layout(PingResponse, NODE, NODE, U8, _PAYLOAD),
+        Layout(Leave, INFO),
+        Layout(Broadcast, INFO),
+    )
 }
-NAMES: dict[int, str] = {code: kind.__name__ for code, kind in _TYPES.items()}
+NAMES: dict[int, str] = {code: layout.cls.__name__ for code, layout in _LAYOUTS.items()}
 """Names of the messages by their first byte, for counters."""
 
 
@@ -195,34 +166,10 @@ def encode(message: Message) -> bytes:
 
 def decode(datagram: bytes | memoryview) -> Message:
     """Read one datagram; raises ``RemoteProtocolError`` with a reason of 3.3 and nothing else."""
-    reader = Reader(datagram)
-    code = reader.uint_le(1)
-    kind = _TYPES.get(code)
-    if kind is None:
-        raise RemoteProtocolError(DropReason.BYTECODE, f"{code:#04x}")
-    message = kind.decode(reader)
-    if reader.remaining:
-        raise RemoteProtocolError(DropReason.TRAILING, f"{reader.remaining} bytes")
+    body = bytes(datagram)
+    if not body:
+        raise RemoteProtocolError(DropReason.SHORT, "no byte")
+    if (layout := _LAYOUTS.get(body[0])) is None:
+        raise RemoteProtocolError(DropReason.BYTECODE, f"{body[0]:#04x}")
+    message: Message = layout.decode(body, 1)
     return message
-
-
-def _payload(reader: Reader) -> Payload:
-    """Read the payload blob, the last field: trailing bytes are a fault of the message, told before its records'."""
-    records = read_blob(reader)
-    if reader.remaining:
-        raise RemoteProtocolError(DropReason.TRAILING, f"{reader.remaining} bytes")
-    return decode_payload(records)
-
-
-def _write_refusal(writer: Writer, domain: int, code: int, etag: str) -> bytes:
-    writer.uint_le(domain, 8).uint_le(code, 8)
-    write_blob(writer, etag.encode())
-    return writer.getvalue()
-
-
-def _read_refusal(reader: Reader) -> tuple[int, int, str]:
-    domain, code, etag = reader.uint_le(8), reader.uint_le(8), read_blob(reader)
-    try:
-        return domain, code, str(etag, "utf-8")
-    except UnicodeDecodeError:
-        raise RemoteProtocolError(DropReason.UTF8, "etag") from None

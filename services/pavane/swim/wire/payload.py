@@ -1,32 +1,18 @@
 """Payload records: what travels inside pings, responses and JoinAcks (docs/specs/swim.md 3.4)."""
 
-from collections.abc import Callable
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pavane.swim.errors import DropReason
-from pavane.swim.wire.values import (
-    Address,
-    NodeId,
-    NodeInfo,
-    NodeStage,
-    State,
-    read_address,
-    read_all,
-    read_blob,
-    read_info,
-    read_node,
-    write_blob,
-    write_info,
-    write_node,
-)
-from pavane.wire import Reader, RemoteProtocolError, Writer
+from pavane.swim.wire.values import ADDRESS, BLOB, INFO, NODE, U8, U32, Address, NodeId, NodeInfo, NodeStage, State
+from pavane.wire import LocalProtocolError, RemoteProtocolError
+from pavane.wire.fields import Data, Enumerated, Field, Layout, Raw, taken
 
-_Item = TypeVar("_Item")
-_Gathered = dict[str, list[object]]  # items by the field of the payload
-_Add = Callable[["Payload", _Gathered, Reader], None]
+T = TypeVar("T")
 
+KEY_BYTES = 32  # of a key that is installed
 META_BYTES_MAX = 512  # beside it a datagram still has room for news
 HEADER_BYTES = 3  # type and length of a record
 PAGE_HEADER_BYTES = 8  # lo and hi of a SYNC record
@@ -166,217 +152,129 @@ class Payload:
 
     def encode(self) -> bytes:
         """Return the records in the order of 3.4; raises ``LocalProtocolError`` for what does not fit its field."""
-        writer = Writer()
-        _number(writer, Record.SEQ, self.seq, 4)
-        if self.reply_to is not None:
-            _record(writer, Record.REPLY_TO, self.reply_to.encode())
-        _number(writer, Record.HEALTH, self.health, 1)
-        if self.stage is not None:
-            value = Writer().uint_le(self.stage.stage, 1).uint_le(self.stage.rollout, 4)
-            _record(writer, Record.STAGE, value.getvalue())
-        _each(writer, Record.UNLINK, self.unlinks, _write_unlink)
-        _list(writer, Record.DEAD, self.dead, write_node)
-        _list(writer, Record.LEFT, self.left, write_node)
-        _list(writer, Record.SUSPECT, self.suspects, _write_suspicion)
-        _list(writer, Record.ALIVE, self.alive, write_info)
-        _each(writer, Record.USER, self.users, _write_user)
-        _each(writer, Record.TRACE, self.traces, _write_trace)
-        _each(writer, Record.META, self.metas, _write_meta)
-        _each(writer, Record.KEYRING, self.keyrings, _write_keyring)
-        if self.digest is not None:
-            _record(writer, Record.DIGEST, Writer().uint_le(self.digest.entries, 4).raw(self.digest.xor).getvalue())
-        _each(writer, Record.SYNC, self.pages, _write_page)
-        if self.proof is not None:
-            _record(writer, Record.PROOF, self.proof)
-        _number(writer, Record.CAPACITY, self.capacity, 4)
-        _number(writer, Record.PEERS, self.peers, 4)
-        _list(writer, Record.SAMPLE, self.sample, write_info)
-        return writer.getvalue()
+        out = bytearray()
+        try:
+            for kind, (name, field, repeats) in _RECORDS.items():
+                found = getattr(self, name)
+                for value in found if repeats else () if found in (None, ()) else (found,):
+                    body = bytearray()
+                    field.put(body, value)
+                    out.append(kind)
+                    BLOB.put(out, body)
+        except struct.error as error:
+            raise LocalProtocolError(f"{name}: {error}") from None
+        return bytes(out)
 
 
-def decode_payload(data: memoryview | bytes) -> Payload:
+class _Row(NamedTuple):
+    """A kind of record: the field of the payload, and what the record holds of it.
+
+    All of it, and of several records the first counts; or one item of it, where the kind ``repeats``.
+    """
+
+    name: str
+    field: Any
+    repeats: bool = False
+
+
+class _All(Generic[T]):
+    """Values until nothing is left."""
+
+    size_min = 0
+
+    def __init__(self, element: Field[T]) -> None:
+        self._element = element
+
+    def put(self, out: bytearray, value: tuple[T, ...]) -> None:
+        for each in value:
+            self._element.put(out, each)
+
+    def get(self, body: bytes, at: int) -> tuple[tuple[T, ...], int]:
+        values = []
+        while at < len(body):
+            value, at = self._element.get(body, at)
+            values.append(value)
+        return tuple(values), at
+
+
+class _Replacement:
+    """A NodeInfo, unless the record ends before it."""
+
+    size_min = 0
+
+    def put(self, out: bytearray, value: NodeInfo | None) -> None:
+        if value is not None:
+            INFO.put(out, value)
+
+    def get(self, body: bytes, at: int) -> tuple[NodeInfo | None, int]:
+        return (None, at) if at == len(body) else INFO.get(body, at)
+
+
+class _Key:
+    """What a step of a rotation has behind the id of its key: 32 bytes, or nothing."""
+
+    size_min = 0
+
+    def put(self, out: bytearray, value: bytes) -> None:
+        out += value
+
+    def get(self, body: bytes, at: int) -> tuple[bytes, int]:
+        size = KEY_BYTES if body[0] == KeyOp.INSTALL else 0
+        return taken(body, at, size), at + size
+
+
+_META = Data("<H", ("META_BYTES_MAX", META_BYTES_MAX))
+_LISTED = Layout(Listed, INFO, Enumerated(U8, State))
+_RECORDS: dict[int, _Row] = {
+    Record.SEQ: _Row("seq", U32),
+    Record.REPLY_TO: _Row("reply_to", ADDRESS),
+    Record.HEALTH: _Row("health", U8),
+    Record.STAGE: _Row("stage", Layout(StageShown, Enumerated(U8, NodeStage), U32)),
+    Record.UNLINK: _Row("unlinks", Layout(Unlink, NODE, _Replacement()), repeats=True),
+    Record.DEAD: _Row("dead", _All(NODE)),
+    Record.LEFT: _Row("left", _All(NODE)),
+    Record.SUSPECT: _Row("suspects", _All(Layout(Suspicion, NODE, U32))),
+    Record.ALIVE: _Row("alive", _All(INFO)),
+    Record.USER: _Row("users", Layout(User, NODE, U32, BLOB), repeats=True),
+    Record.TRACE: _Row("traces", Layout(Trace, U32, U32, Raw(16), Raw(8), U8), repeats=True),
+    Record.META: _Row("metas", Layout(Meta, NODE, _META), repeats=True),
+    Record.KEYRING: _Row("keyrings", Layout(KeyStep, Enumerated(U8, KeyOp), Raw(4), _Key()), repeats=True),
+    Record.DIGEST: _Row("digest", Layout(Digest, U32, Raw(8))),
+    Record.SYNC: _Row("pages", Layout(Page, U32, U32, _All(_LISTED)), repeats=True),
+    Record.PROOF: _Row("proof", Raw(16)),
+    Record.CAPACITY: _Row("capacity", U32),
+    Record.PEERS: _Row("peers", U32),
+    Record.SAMPLE: _Row("sample", _All(INFO)),
+}
+"""In the order of 3.4."""
+
+
+def decode_payload(data: bytes) -> Payload:
     """Read the records of ``data``; raises ``RemoteProtocolError`` (``tlv``, ``record``)."""
     payload = Payload()
     # Lists, for a datagram may hold thousands of records of one item, and anybody can send it.
-    gathered: _Gathered = {}
-    reader = Reader(data)
-    while reader.remaining:
+    gathered: dict[str, list[object]] = {}
+    at = 0
+    while at < len(data):
+        kind = data[at]
         try:
-            kind = reader.uint_le(1)
-            value = read_blob(reader)
-        except RemoteProtocolError as error:
-            raise RemoteProtocolError(DropReason.TLV, error.detail) from None
-        add = _DECODERS.get(kind)
-        if add is None:
+            body, at = BLOB.get(data, at + 1)
+        except (RemoteProtocolError, struct.error) as error:
+            raise RemoteProtocolError(DropReason.TLV, str(error)) from None
+        if (row := _RECORDS.get(kind)) is None:
             continue
-        inner = Reader(value)
         try:
-            add(payload, gathered, inner)
-        except (RemoteProtocolError, ValueError) as error:  # ValueError: no member of an enumeration
+            value, end = row.field.get(body, 0)
+        except (RemoteProtocolError, struct.error) as error:
             raise RemoteProtocolError(DropReason.RECORD, f"{kind:#04x}: {error}") from None
-        if inner.remaining:
-            raise RemoteProtocolError(DropReason.RECORD, f"{kind:#04x}: {inner.remaining} bytes too many")
+        if end != len(body):
+            raise RemoteProtocolError(DropReason.RECORD, f"{kind:#04x}: {len(body) - end} bytes too many")
+        if row.repeats:
+            gathered.setdefault(row.name, []).append(value)
+        elif isinstance(row.field, _All):
+            gathered.setdefault(row.name, []).extend(value)
+        elif getattr(payload, row.name) is None:
+            setattr(payload, row.name, value)
     for name, items in gathered.items():
         setattr(payload, name, tuple(items))
     return payload
-
-
-# --- writing -----------------------------------------------------------------------------------------------------
-
-
-def _record(writer: Writer, kind: Record, value: bytes) -> None:
-    writer.uint_le(kind, 1)
-    write_blob(writer, value)
-
-
-def _number(writer: Writer, kind: Record, value: int | None, size: int) -> None:
-    if value is not None:
-        writer.uint_le(kind, 1).uint_le(size, 2).uint_le(value, size)
-
-
-def _list(writer: Writer, kind: Record, items: tuple[_Item, ...], write: Callable[[Writer, _Item], None]) -> None:
-    if items:
-        value = Writer()
-        for item in items:
-            write(value, item)
-        _record(writer, kind, value.getvalue())
-
-
-def _each(writer: Writer, kind: Record, items: tuple[_Item, ...], write: Callable[[Writer, _Item], None]) -> None:
-    for item in items:
-        _list(writer, kind, (item,), write)
-
-
-def _write_suspicion(writer: Writer, suspicion: Suspicion) -> None:
-    write_node(writer, suspicion.node)
-    writer.uint_le(suspicion.reporter, 4)
-
-
-def _write_unlink(writer: Writer, unlink: Unlink) -> None:
-    write_node(writer, unlink.receiver)
-    if unlink.replacement is not None:
-        write_info(writer, unlink.replacement)
-
-
-def _write_user(writer: Writer, user: User) -> None:
-    write_node(writer, user.origin)
-    writer.uint_le(user.useq, 4)
-    write_blob(writer, user.blob)
-
-
-def _write_trace(writer: Writer, trace: Trace) -> None:
-    writer.uint_le(trace.origin, 4).uint_le(trace.useq, 4)
-    writer.raw(trace.trace_id).raw(trace.span_id).uint_le(trace.flags, 1)
-
-
-def _write_meta(writer: Writer, meta: Meta) -> None:
-    write_node(writer, meta.node)
-    write_blob(writer, meta.blob)
-
-
-def _write_keyring(writer: Writer, keyring: KeyStep) -> None:
-    writer.uint_le(keyring.op, 1).raw(keyring.key_id).raw(keyring.key)
-
-
-def _write_page(writer: Writer, page: Page) -> None:
-    writer.uint_le(page.low, 4).uint_le(page.high, 4)
-    for entry in page.entries:
-        write_info(writer, entry.info)
-        writer.uint_le(entry.state, 1)
-
-
-# --- reading -----------------------------------------------------------------------------------------------------
-
-
-def _read_suspicion(reader: Reader) -> Suspicion:
-    return Suspicion(read_node(reader), reader.uint_le(4))
-
-
-def _read_listed(reader: Reader) -> Listed:
-    return Listed(read_info(reader), State(reader.uint_le(1)))
-
-
-def _read_page(reader: Reader) -> Page:
-    return Page(reader.uint_le(4), reader.uint_le(4), read_all(reader, _read_listed))
-
-
-def _read_user(reader: Reader) -> User:
-    return User(read_node(reader), reader.uint_le(4), bytes(read_blob(reader)))
-
-
-def _read_trace(reader: Reader) -> Trace:
-    origin, useq = reader.uint_le(4), reader.uint_le(4)
-    return Trace(origin, useq, bytes(reader.take(16)), bytes(reader.take(8)), reader.uint_le(1))
-
-
-def _read_meta(reader: Reader) -> Meta:
-    meta = Meta(read_node(reader), bytes(read_blob(reader)))
-    if len(meta.blob) > META_BYTES_MAX:
-        raise ValueError(f"{len(meta.blob)} bytes are more than {META_BYTES_MAX}")
-    return meta
-
-
-def _read_keyring(reader: Reader) -> KeyStep:
-    op = KeyOp(reader.uint_le(1))
-    return KeyStep(op, bytes(reader.take(4)), bytes(reader.take(32 if op is KeyOp.INSTALL else 0)))
-
-
-def _read_stage(reader: Reader) -> StageShown:
-    return StageShown(NodeStage(reader.uint_le(1)), reader.uint_le(4))
-
-
-def _read_unlink(reader: Reader) -> Unlink:
-    receiver = read_node(reader)
-    return Unlink(receiver, read_info(reader) if reader.remaining else None)
-
-
-def _once(name: str, read: Callable[[Reader], object]) -> _Add:
-    """Set a field to the first record of its kind; others are validated and forgotten."""
-
-    def add(payload: Payload, _: _Gathered, reader: Reader) -> None:
-        value = read(reader)
-        if getattr(payload, name) is None:
-            setattr(payload, name, value)
-
-    return add
-
-
-def _many(name: str, read: Callable[[Reader], object]) -> _Add:
-    """Append all items of a list record."""
-
-    def add(_: Payload, gathered: _Gathered, reader: Reader) -> None:
-        gathered.setdefault(name, []).extend(read_all(reader, read))
-
-    return add
-
-
-def _single(name: str, read: Callable[[Reader], object]) -> _Add:
-    """Append the one item of a record that may repeat."""
-
-    def add(_: Payload, gathered: _Gathered, reader: Reader) -> None:
-        gathered.setdefault(name, []).append(read(reader))
-
-    return add
-
-
-_DECODERS: dict[int, _Add] = {
-    Record.SEQ: _once("seq", lambda reader: reader.uint_le(4)),
-    Record.DEAD: _many("dead", read_node),
-    Record.LEFT: _many("left", read_node),
-    Record.SUSPECT: _many("suspects", _read_suspicion),
-    Record.ALIVE: _many("alive", read_info),
-    Record.CAPACITY: _once("capacity", lambda reader: reader.uint_le(4)),
-    Record.PEERS: _once("peers", lambda reader: reader.uint_le(4)),
-    Record.SAMPLE: _many("sample", read_info),
-    Record.REPLY_TO: _once("reply_to", read_address),
-    Record.META: _single("metas", _read_meta),
-    Record.USER: _single("users", _read_user),
-    Record.DIGEST: _once("digest", lambda reader: Digest(reader.uint_le(4), bytes(reader.take(8)))),
-    Record.SYNC: _single("pages", _read_page),
-    Record.HEALTH: _once("health", lambda reader: reader.uint_le(1)),
-    Record.PROOF: _once("proof", lambda reader: bytes(reader.take(16))),
-    Record.KEYRING: _single("keyrings", _read_keyring),
-    Record.STAGE: _once("stage", _read_stage),
-    Record.TRACE: _single("traces", _read_trace),
-    Record.UNLINK: _single("unlinks", _read_unlink),
-}

@@ -1,14 +1,12 @@
 """Addresses, node ids and states: the small values of every message (docs/specs/swim.md 2.1, 3.1)."""
 
-from collections.abc import Callable
 from enum import IntEnum
 from ipaddress import ip_address
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pavane.swim.errors import DropReason
-from pavane.wire import Reader, RemoteProtocolError, Writer
-
-T = TypeVar("T")
+from pavane.wire import RemoteProtocolError
+from pavane.wire.fields import Data, Ids, Layout, Scalar, taken
 
 U32_MAX = (1 << 32) - 1
 _FAMILY_OF_SIZE = {0: 0, 4: 2, 16: 10}
@@ -67,9 +65,9 @@ class Address(NamedTuple):
 
     def encode(self) -> bytes:
         """Return family, port (big-endian) and ip."""
-        writer = Writer()
-        write_address(writer, self)
-        return writer.getvalue()
+        out = bytearray()
+        ADDRESS.put(out, self)
+        return bytes(out)
 
     def __str__(self) -> str:
         if not self.ip:
@@ -105,59 +103,33 @@ class NodeInfo(NamedTuple):
         return 10 + (len(self.address.ip) + 2 if self.address.ip else 0)
 
 
-def write_address(writer: Writer, address: Address) -> None:
-    """Append an Address field."""
-    writer.uint_le(_FAMILY_OF_SIZE[len(address.ip)], 2)
-    if address.ip:
-        writer.uint_be(address.port, 2).raw(address.ip)
+class AddressField:
+    """An Address: its family, and unless that is 0 the port in network order and the ip."""
+
+    size_min = 2
+
+    def put(self, out: bytearray, value: Address) -> None:
+        """Append ``value``."""
+        U16.put(out, _FAMILY_OF_SIZE[len(value.ip)])
+        if value.ip:
+            _PORT.put(out, value.port)
+            out += value.ip
+
+    def get(self, body: bytes, at: int) -> tuple[Address, int]:
+        """Read the address at ``at``; raises ``RemoteProtocolError`` (``short``, ``family``)."""
+        family, at = U16.get(body, at)
+        size = _SIZE_OF_FAMILY.get(family)
+        if size is None:
+            raise RemoteProtocolError(DropReason.FAMILY, f"{family}")
+        if size == 0:
+            return UNSPECIFIED, at
+        port, at = _PORT.get(body, at)
+        return Address(taken(body, at, size), port), at + size
 
 
-def read_address(reader: Reader) -> Address:
-    """Read an Address field; raises ``RemoteProtocolError`` (``short``, ``family``)."""
-    family = reader.uint_le(2)
-    size = _SIZE_OF_FAMILY.get(family)
-    if size is None:
-        raise RemoteProtocolError(DropReason.FAMILY, f"{family}")
-    if size == 0:
-        return UNSPECIFIED
-    port = reader.uint_be(2)
-    return Address(bytes(reader.take(size)), port)
-
-
-def write_node(writer: Writer, node: NodeId) -> None:
-    """Append a NodeID field."""
-    writer.uint_le(node.id, 4).uint_le(node.gen, 4)
-
-
-def read_node(reader: Reader) -> NodeId:
-    """Read a NodeID field; raises ``RemoteProtocolError("short")``."""
-    return NodeId(reader.uint_le(4), reader.uint_le(4))
-
-
-def write_info(writer: Writer, info: NodeInfo) -> None:
-    """Append a NodeInfo field."""
-    writer.uint_le(info.id, 4).uint_le(info.gen, 4)
-    write_address(writer, info.address)
-
-
-def read_info(reader: Reader) -> NodeInfo:
-    """Read a NodeInfo field; raises ``RemoteProtocolError`` (``short``, ``family``)."""
-    return NodeInfo(reader.uint_le(4), reader.uint_le(4), read_address(reader))
-
-
-def read_all(reader: Reader, read: Callable[[Reader], T]) -> tuple[T, ...]:
-    """Read values until nothing is left."""
-    values = []
-    while reader.remaining:
-        values.append(read(reader))
-    return tuple(values)
-
-
-def write_blob(writer: Writer, data: bytes) -> None:
-    """Append a u16 length and ``data``."""
-    writer.uint_le(len(data), 2).raw(data)
-
-
-def read_blob(reader: Reader) -> memoryview:
-    """Read a u16 length and that many bytes; raises ``RemoteProtocolError("short")``."""
-    return reader.take(reader.uint_le(2))
+U8, U16, U32, U64 = (Scalar(code, "<") for code in "BHIQ")
+_PORT = Scalar("H")
+ADDRESS = AddressField()
+NODE = Ids("<II", NodeId)
+INFO = Layout(NodeInfo, U32, U32, ADDRESS)
+BLOB = Data("<H")

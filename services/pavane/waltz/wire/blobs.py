@@ -6,8 +6,9 @@
 from typing import NamedTuple
 from uuid import UUID as Uuid
 
-from pavane.waltz.wire.fields import INT32, INT64, INTS, JAVA_TEXT, UUID, Constant, Layout, Listed
+from pavane.waltz.wire.fields import INT32, INT64, INTS, JAVA_TEXT, UUID, Listed
 from pavane.wire import RemoteProtocolError
+from pavane.wire.fields import Constant, Layout
 
 UNRESOLVED = -(1 << 63)  # closing HWM of a replica whose session has not ended
 _VERSION = b"\x01"

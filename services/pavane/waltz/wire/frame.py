@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from pavane.waltz.wire.fields import Layout, Listed, Scalar, Text
+from pavane.waltz.wire.fields import NULLABLE_TEXT, Listed
 from pavane.waltz.wire.storage import ADMIN_REQUESTS, ADMIN_RESPONSES, STORAGE_REQUESTS, STORAGE_RESPONSES, Record
 from pavane.waltz.wire.tables import REQUESTS, RESPONSES, Table
 from pavane.wire import LimitExceeded, LocalProtocolError, RemoteProtocolError
+from pavane.wire.fields import Layout, Scalar
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024  # of one body; the original has no bound
 DATA_BYTES_MAX = FRAME_BYTES_MAX - 4096  # of one transaction, so that it fits every message that carries it
@@ -73,7 +74,7 @@ class FeedBurst(tuple[Record, ...]):
         return self._encoded[1]
 
 
-HELLO = Layout(Hello, Listed(Scalar("h"), VERSIONS_MAX), Text(nullable=True))
+HELLO = Layout(Hello, Listed(Scalar("h"), VERSIONS_MAX), NULLABLE_TEXT)
 
 
 class Channel:

@@ -21,18 +21,16 @@ from pavane.waltz.wire.fields import (
     REQID,
     TEXT,
     UUID,
-    Ids,
-    Layout,
     Listed,
     Optional,
     ReqId,
-    Scalar,
     encoded_once,
     new,
     read_count,
 )
 from pavane.waltz.wire.tables import Rows, Table
 from pavane.wire import LocalProtocolError, RemoteProtocolError
+from pavane.wire.fields import Ids, Layout, Scalar
 
 RECORDS_MAX = 1000  # of one list
 STACK_MAX = 1000  # lines of a stack trace
@@ -290,7 +288,7 @@ class Repaired(Message):
     fault: str
 
 
-_HEAD = Ids("qqi", Head)
+_HEAD = Ids(">qqi", Head)
 _RECORD_HEADER = Layout(RecordHeader, INT64, REQID, INT32)
 _STACK_LINE = Layout(StackLine, NULLABLE_TEXT, NULLABLE_TEXT, NULLABLE_TEXT, INT32)
 _STACK = Listed(_STACK_LINE, STACK_MAX)

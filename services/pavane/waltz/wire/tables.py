@@ -26,8 +26,6 @@ from pavane.waltz.wire.fields import (
     SOME_INTS,
     TEXT,
     ChecksumError,
-    Enumerated,
-    Layout,
     Listed,
     ReqId,
     encoded_once,
@@ -35,6 +33,7 @@ from pavane.waltz.wire.fields import (
     read_count,
 )
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
+from pavane.wire.fields import Enumerated, Layout
 
 _ITEM = struct.Struct(">iiiiiIi")
 _BARE_COUNTS = slice(5, 8)  # of an append without locks: those of its three empty arrays
