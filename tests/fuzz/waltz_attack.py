@@ -91,7 +91,7 @@ def attack_admin(data: bytes) -> None:
         for message in _heard(channel, ADMIN_CLIENT, _admin_messages, choices):
             if isinstance(message, ProtocolError):
                 return
-            if not isinstance(message, s.AdminOpen):
+            if not isinstance(message, s.Open):
                 channel.encode(admin.execute(message))
 
 
@@ -188,11 +188,12 @@ def _heard(channel: Channel, peer: Side, messages: Any, choices: Choices) -> Seq
 def _admin_messages(rng: random.Random) -> list[object]:
     partition = rng.choice((0, 1, 2, -1))
     txid = rng.choice((-(1 << 63), -1, 0, 1, (1 << 63) - 1))
+    head, of_one = s.Head(-1, 1, -1), s.Head(-1, 1, partition)
     return [
-        s.SetAvailable(1, (partition,), rng.random() < 0.5),
-        s.SetAssigned(1, (partition, 0), rng.random() < 0.5, rng.random() < 0.5),
-        s.AdminRecordListRequest(1, partition, txid, rng.choice((-1, 0, 5, 1 << 30))),
-        s.AdminSessionInfoRequest(1, partition),
-        s.MetricsRequest(1),
-        s.PartitionStatusRequest(1),
+        s.SetAvailable(head, (partition,), rng.random() < 0.5),
+        s.SetAssigned(head, (partition, 0), rng.random() < 0.5, rng.random() < 0.5),
+        s.RecordListRequest(of_one, txid, rng.choice((-1, 0, 5, 1 << 30))),
+        s.AdminSessionInfoRequest(of_one),
+        s.MetricsRequest(head),
+        s.PartitionStatusRequest(head),
     ]

@@ -78,13 +78,13 @@ async def test_who_does_not_know_the_cluster_learns_nothing(tmp_path: Path) -> N
             await StorageAdmin.connect(log.admin(0), KEY, 3, None)
         silent = await connect(lambda: StorageAdmin("it"), log.admin(0), None)
         with pytest.raises(Unavailable):
-            await silent.ask(s.MetricsRequest(1))
+            await silent.ask(s.MetricsRequest(s.Head(-1, 1, -1)))
 
 
 async def test_a_partition_that_is_switched_off_takes_no_part_until_it_is_on_again(tmp_path: Path) -> None:
     async with a_log(tmp_path, 3) as (log, client):
         admin = await tool(log, 1)
-        await admin.ask(s.SetAvailable(admin.next_seq(), (0,), available=False))
+        await admin.ask(s.SetAvailable(admin.head(), (0,), available=False))
         for number in range(20):
             await client.append(0, b"without %d" % number)
         files = [log.nodes[index].directory.partition(0) for index in range(3)]
@@ -94,13 +94,13 @@ async def test_a_partition_that_is_switched_off_takes_no_part_until_it_is_on_aga
         refused = log.nodes[1].failures
         await eventually(lambda: log.nodes[1].failures > refused, ANSWER_S)
         await client.append(0, b"still without")
-        await admin.ask(s.SetAvailable(admin.next_seq(), (0,), available=True))
+        await admin.ask(s.SetAvailable(admin.head(), (0,), available=True))
         async with asyncio.timeout(ANSWER_S):
             while files[1].max_txid < 23:
                 await client.append(0, b"with it again")
         with pytest.raises(StorageRefused, match="partition 9 is not assigned"):
-            await admin.ask(s.AdminSessionInfoRequest(admin.next_seq(), 9))
-        metrics = json.loads((await admin.ask(s.MetricsRequest(admin.next_seq()))).json)
+            await admin.ask(s.AdminSessionInfoRequest(admin.head(9)))
+        metrics = json.loads((await admin.ask(s.MetricsRequest(admin.head()))).json)
         assert metrics["partitions"]["0"]["max-transaction-id"] >= 23
         admin.hang_up("done")
 
@@ -116,7 +116,7 @@ async def test_a_damaged_copy_cannot_be_switched_on(tmp_path: Path) -> None:
         await log.start_node(2)
         admin = await tool(log, 2)
         with pytest.raises(StorageRefused, match="damaged from transaction"):
-            await admin.ask(s.SetAvailable(admin.next_seq(), (0,), available=True))
+            await admin.ask(s.SetAvailable(admin.head(), (0,), available=True))
         admin.hang_up("done")
 
 

@@ -165,7 +165,7 @@ async def test_whoever_greets_storage_and_opens_nothing_is_sent_away(
         with suppress(ConnectionError):  # on a busy machine it may be too late already
             await peer.greeted()
         if key is not None and not peer.closed:
-            peer.send(s.Open(s.OPEN_HEAD, key, 1) if which == "storage" else s.AdminOpen(-1, key, 1))
+            peer.send(s.Open(s.OPEN_HEAD, key, 1))
         await eventually(lambda: peer.closed, ANSWER_S)
         monkeypatch.undo()
         async with asyncio.timeout(ANSWER_S):

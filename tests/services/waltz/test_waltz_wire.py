@@ -5,6 +5,7 @@ import re
 import tracemalloc
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -88,13 +89,13 @@ MESSAGES: dict[str, Any] = {
     "S RHL_REQ": storage.RecordHeaderListRequest(HEAD, 101, 64),
     "S RHL_RSP": storage.RecordHeaderListResponse(HEAD, (storage.RecordHeader(101, REQID, 0x7F),)),
     "S RL_RSP": storage.RecordListResponse(HEAD, (RECORD,)),
-    "A OPEN": storage.AdminOpen(-1, KEY, 3),
-    "A SUCCESS": storage.AdminSuccess(5),
-    "A AVAIL": storage.SetAvailable(5, (0, 1), True),
-    "A ASSIGN": storage.SetAssigned(5, (0, 1), True, False),
-    "A RL_REQ": storage.AdminRecordListRequest(5, 2, 101, 20),
-    "A METRICS_REQ": storage.MetricsRequest(5),
-    "A STATUS_REQ": storage.PartitionStatusRequest(5),
+    "A OPEN": storage.Open(storage.OPEN_HEAD, KEY, 3),
+    "A SUCCESS": storage.Success(Head(-1, 5, -1)),
+    "A AVAIL": storage.SetAvailable(Head(-1, 5, -1), (0, 1), True),
+    "A ASSIGN": storage.SetAssigned(Head(-1, 5, -1), (0, 1), True, False),
+    "A RL_REQ": storage.RecordListRequest(Head(-1, 5, 2), 101, 20),
+    "A METRICS_REQ": storage.MetricsRequest(Head(-1, 5, -1)),
+    "A STATUS_REQ": storage.PartitionStatusRequest(Head(-1, 5, -1)),
 }
 BLOBS: dict[str, tuple[Layout[Any], Any]] = {
     "ZK partition": (
@@ -479,6 +480,12 @@ def tables() -> Iterator[tuple[str, Table]]:
 
 
 TABLES = dict(tables())
+ABOUT_ONE = {
+    storage.RecordListRequest,
+    storage.RecordListResponse,
+    storage.AdminSessionInfoRequest,
+    storage.LastSessionInfoResponse,
+}
 
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name not in ("C0", "C1", "S0", "S1", "S2", "S3", "S4")])
@@ -488,7 +495,11 @@ def test_every_type_comes_back_as_it_was_sent(table: str) -> None:
     @settings(max_examples=15 * len(kinds))
     @given(st.one_of(*(built(kind) for kind in kinds)))
     def comes_back(message: Any) -> None:
-        assert TABLES[table].decode(bytes(TABLES[table].encode(message))) == message
+        sent = message
+        if table in ("AC", "AS"):  # the admin port knows no sessions, and names a partition where it is about one
+            partition = message.head.partition if type(message) in ABOUT_ONE else -1
+            sent = replace(message, head=Head(-1, message.head.seq, partition))
+        assert TABLES[table].decode(bytes(TABLES[table].encode(message))) == sent
 
     comes_back()
 

@@ -19,9 +19,9 @@ WAITS = (o.Reply, o.Hangup, o.ReadMeta, o.AskOwner, o.ReadStorage)
 def read_beside(directory: Directory, asked: o.ReadStorage) -> tuple[int, tuple[s.Record, ...] | None]:
     """Return what the admin port of a storage node answers: who has stamped the partition, and records."""
     admin = Admin(directory)
-    info = admin.execute(s.AdminSessionInfoRequest(1, PARTITION))
-    records = admin.execute(s.AdminRecordListRequest(2, PARTITION, asked.txid, asked.limit))
-    if isinstance(info, s.AdminSessionInfoResponse) and isinstance(records, s.AdminRecordListResponse):
+    info = admin.execute(s.AdminSessionInfoRequest(s.Head(-1, 1, PARTITION)))
+    records = admin.execute(s.RecordListRequest(s.Head(-1, 2, PARTITION), asked.txid, asked.limit))
+    if isinstance(info, s.LastSessionInfoResponse) and isinstance(records, s.RecordListResponse):
         return info.session, records.records
     return -1, None
 

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 from uuid import UUID
 
-from pavane.waltz.aio.listener import Listener
-from pavane.waltz.aio.stream import Asker, Stream, connect
+from pavane.waltz.aio.listener import Listener, Served
+from pavane.waltz.aio.stream import Asker, connect
 from pavane.waltz.errors import StorageRefused, Unavailable
 from pavane.waltz.wire import storage as s
 from pavane.waltz.wire.frame import ADMIN_CLIENT, ADMIN_SERVER
@@ -15,7 +15,6 @@ from pavane.wire import LocalProtocolError
 
 UNANSWERED_MAX = 100  # requests of one connection; more are not read
 ANSWER_S = 30.0  # a tool waits so long for each answer
-OPEN_SEQ = -1
 
 
 class AdminPort:
@@ -55,42 +54,20 @@ class AdminPort:
             tool.answer(await self._execute(message))
 
 
-class _Tool(Stream):
+class _Tool(Served):
     def __init__(self, port: AdminPort) -> None:
-        super().__init__(ADMIN_SERVER, connecting=False)
+        super().__init__(ADMIN_SERVER, UNANSWERED_MAX, UNANSWERED_MAX - 1)
         self._port = port
-        self._is_open = False
-        self._unanswered = 0
 
-    def opened(self) -> None:
-        """Greeted; what it wants is to follow."""
-        self.expect_open()
+    def submit(self, message: Any) -> None:
+        self._port.submit(self, message)
 
-    def heard(self, message: Any) -> None:
-        if isinstance(message, s.AdminOpen):
-            self._open(message)
-        elif not self._is_open:
-            self.hang_up("a message before OPEN")
-        else:
-            self._unanswered += 1
-            self.pause_reading(self._unanswered >= UNANSWERED_MAX)
-            self._port.submit(self, message)
-
-    def answer(self, message: Any) -> None:
-        """Send the answer to a request that was submitted."""
-        self._unanswered -= 1
-        self.pause_reading(self._unanswered >= UNANSWERED_MAX)
-        self.send(message)
-
-    def _open(self, message: s.AdminOpen) -> None:
+    def open(self, message: s.Open) -> None:
         port = self._port
         if message.key != port.key or not 0 < message.partitions <= port.partitions():
-            text = f"this storage belongs to cluster {port.key} with {port.partitions()} partitions"
-            self.send(s.AdminFailure(message.seq, text))
+            self.refuse(message, port.key, port.partitions())
         else:
-            self._is_open = True
-            self.was_opened()
-            self.send(s.AdminSuccess(message.seq))
+            self.accept(message)
 
 
 class StorageAdmin(Asker):
@@ -110,27 +87,27 @@ class StorageAdmin(Asker):
         except (OSError, TimeoutError) as error:
             raise Unavailable(f"storage node {address}: {error or 'no answer in time'}") from error
         try:
-            await self.ask(s.AdminOpen(OPEN_SEQ, key, partitions))
+            await self.ask(s.Open(s.OPEN_HEAD, key, partitions))
         except BaseException:
             self.hang_up("it could not be opened")
             raise
         return self
 
     async def ask(self, request: Any) -> Any:
-        """Return the answer to a request made by ``next_seq``. Raises ``Unavailable``, ``StorageRefused``."""
+        """Return the answer to a request made with ``head``. Raises ``Unavailable``, ``StorageRefused``."""
         try:
-            answer = await self.answer(request.seq, request, ANSWER_S)
+            answer = await self.answer(request.head.seq, request, ANSWER_S)
         except LocalProtocolError as error:
             raise Unavailable(f"{self.who}: {error}") from error
-        if isinstance(answer, s.AdminFailure):
+        if isinstance(answer, s.Failure):
             raise StorageRefused(f"{self.who}: {answer.message}")
         return answer
 
-    def next_seq(self) -> int:
-        """Return the number of the next request."""
+    def head(self, partition: int = -1) -> s.Head:
+        """Return the head of the next request."""
         self._seq += 1
-        return self._seq
+        return s.Head(-1, self._seq, partition)
 
     def heard(self, message: Any) -> None:
         """Hand an answer to who waits for it."""
-        self.answered(message.seq, message)
+        self.answered(message.head.seq, message)

@@ -107,7 +107,7 @@ async def _look(address: str, config: ClusterConfig, tls: ssl.SSLContext | None)
         async with asyncio.timeout(ANSWER_S):
             admin = await StorageAdmin.connect(address, config.key, config.partitions, tls)
             try:
-                answer: s.MetricsResponse = await admin.ask(s.MetricsRequest(admin.next_seq()))
+                answer: s.MetricsResponse = await admin.ask(s.MetricsRequest(admin.head()))
             finally:
                 admin.hang_up("done")
     except (WaltzError, TimeoutError):

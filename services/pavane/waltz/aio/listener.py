@@ -3,12 +3,15 @@
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from uuid import UUID
 
 from pavane.runtime.door import Door, affordable
 from pavane.runtime.http import listen
 from pavane.waltz.aio import stream as streams
 from pavane.waltz.aio.stream import Stream
+from pavane.waltz.wire import storage as s
+from pavane.waltz.wire.frame import Side
 
 CONNECTIONS_MAX = 4096  # of one port, and half of the files that the process may open; each costs one, and its buffers
 BACKLOG = 128  # asyncio accepts so many before it lets anybody else work
@@ -73,3 +76,61 @@ class _Refusal(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._admit(transport)
         transport.close()
+
+
+class Served(Stream):
+    """A connection of a storage node: OPEN, then questions, which are queued while fewer than ``high`` wait.
+
+    Between ``low`` and ``high`` it is read or not as it was.
+    """
+
+    def __init__(self, side: Side, high: int, low: int) -> None:
+        super().__init__(side, connecting=False)
+        self._high, self._low = high, low
+        self._is_open = False
+        self._unanswered = 0
+
+    def open(self, message: s.Open) -> None:
+        """Judge an OPEN: ``accept`` it, or ``refuse`` it."""
+
+    def submit(self, message: Any) -> None:
+        """Queue a question, which ``answer`` answers."""
+
+    def fault(self, message: Any) -> str:
+        """Return why a question cannot even be queued."""
+        return ""
+
+    def opened(self) -> None:
+        """Greeted; what it wants is to follow."""
+        self.expect_open()
+
+    def heard(self, message: Any) -> None:
+        """Take a message."""
+        if isinstance(message, s.Open):
+            self.open(message)
+        elif not self._is_open:
+            self.hang_up("a message before OPEN")
+        elif fault := self.fault(message):
+            self.send(s.Failure(message.head, fault))
+        else:
+            self._unanswered += 1
+            if self._unanswered >= self._high:
+                self.pause_reading(True)
+            self.submit(message)
+
+    def answer(self, message: Any) -> None:
+        """Send the answer to a question that was submitted."""
+        self._unanswered -= 1
+        if self._unanswered <= self._low:
+            self.pause_reading(False)
+        self.send(message)
+
+    def accept(self, message: s.Open) -> None:
+        """Let questions follow."""
+        self._is_open = True
+        self.was_opened()
+        self.send(s.Success(message.head))
+
+    def refuse(self, message: s.Open, key: UUID, partitions: int) -> None:
+        """Say whose storage it is."""
+        self.send(s.Failure(message.head, f"this storage belongs to cluster {key} with {partitions} partitions"))

@@ -15,8 +15,8 @@ from uuid import UUID
 
 from pavane.wal.times import SyncTimes
 from pavane.waltz.aio.admin import AdminPort
-from pavane.waltz.aio.listener import Listener
-from pavane.waltz.aio.stream import Stream, Turn, turn_of
+from pavane.waltz.aio.listener import Listener, Served
+from pavane.waltz.aio.stream import Turn, turn_of
 from pavane.waltz.core.admin import Admin
 from pavane.waltz.core.node import DISK_RESERVE_BYTES, Node
 from pavane.waltz.storage import Directory
@@ -196,7 +196,7 @@ class StorageServer:
 
     async def _administer(self, request: Any) -> Any:
         answer = await self._on_disk(partial(self._admin.execute, request))
-        if isinstance(request, s.SetAssigned) and request.assign and isinstance(answer, s.AdminSuccess):
+        if isinstance(request, s.SetAssigned) and request.assign and isinstance(answer, s.Success):
             # An owner that has nothing to append would not notice that the replica has to be copied again.
             for stream in list(self.streams):
                 stream.hang_up("a partition was assigned")
@@ -305,54 +305,32 @@ def _resolve(future: asyncio.Future[Any], result: Any) -> None:
         future.set_result(result)
 
 
-class _Connection(Stream):
+class _Connection(Served):
     def __init__(self, server: StorageServer) -> None:
-        super().__init__(STORAGE_SERVER, connecting=False)
+        super().__init__(STORAGE_SERVER, UNANSWERED_HIGH, UNANSWERED_LOW)
         self._server = server
-        self._is_open = False
-        self._unanswered = 0
         self._growing: asyncio.Task[None] | None = None
 
-    def opened(self) -> None:
-        """Greeted; what it wants is to follow."""
-        self.expect_open()
+    def fault(self, message: Any) -> str:
+        number = message.head.partition
+        return "" if 0 <= number < self._server.directory.partitions else f"there is no partition {number}"
 
-    def heard(self, message: Any) -> None:
-        if isinstance(message, s.Open):
-            self._open(message)
-        elif not self._is_open:
-            self.hang_up("a message before OPEN")
-        elif not 0 <= message.head.partition < self._server.directory.partitions:
-            self.send(s.Failure(message.head, f"there is no partition {message.head.partition}"))
-        else:
-            self._unanswered += 1
-            if self._unanswered >= UNANSWERED_HIGH:
-                self.pause_reading(True)
-            self._server.submit(self, message)
+    def submit(self, message: Any) -> None:
+        self._server.submit(self, message)
 
     def turned(self) -> None:
         self._server.begin(self.turn)
 
-    def answer(self, message: Any) -> None:
-        """Send the answer to a message that was submitted."""
-        self._unanswered -= 1
-        if self._unanswered <= UNANSWERED_LOW:
-            self.pause_reading(False)
-        self.send(message)
-
-    def _open(self, message: s.Open) -> None:
+    def open(self, message: s.Open) -> None:
         """Servers of ours know of partitions that were added; who knew fewer may use those."""
-        most = PARTITIONS_MAX if self.channel.version else self._server.directory.partitions
-        if message.key != self._server.key or not 0 < message.partitions <= most:
-            count = self._server.directory.partitions
-            text = f"this storage belongs to cluster {self._server.key} with {count} partitions"
-            self.send(s.Failure(message.head, text))
-        elif message.partitions > self._server.directory.grown:
+        directory, key = self._server.directory, self._server.key
+        most = PARTITIONS_MAX if self.channel.version else directory.partitions
+        if message.key != key or not 0 < message.partitions <= most:
+            self.refuse(message, key, directory.partitions)
+        elif message.partitions > directory.grown:
             self._growing = asyncio.create_task(self._grow(message), name="waltz storage growth")
         else:
-            self._is_open = True
-            self.was_opened()
-            self.send(s.Success(message.head))
+            self.accept(message)
 
     async def _grow(self, message: s.Open) -> None:
         try:
@@ -360,4 +338,4 @@ class _Connection(Stream):
         except OSError as error:
             self.send(s.Failure(message.head, f"partitions cannot be added: {error}"))
         else:
-            self._open(message)
+            self.open(message)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Request = (
     s.SetAvailable
     | s.SetAssigned
-    | s.AdminRecordListRequest
+    | s.RecordListRequest
     | s.AdminSessionInfoRequest
     | s.MetricsRequest
     | s.PartitionStatusRequest
@@ -35,28 +35,28 @@ class Admin:
         try:
             return self._carry_out(request)
         except (Refused, Damaged, OSError) as error:
-            return s.AdminFailure(request.seq, str(error)[:1000])
+            return s.Failure(request.head, str(error)[:1000])
 
     def _carry_out(self, request: Request) -> Any:
         match request:
             case s.SetAvailable():
                 self._set_available(request)
-                return s.AdminSuccess(request.seq)
+                return s.Success(request.head)
             case s.SetAssigned():
                 self._set_assigned(request)
-                return s.AdminSuccess(request.seq)
-            case s.AdminRecordListRequest():
+                return s.Success(request.head)
+            case s.RecordListRequest():
                 count = max(0, min(request.count, s.RECORDS_MAX))
-                records = self._store.files(request.partition).read(request.txid, count)
-                return s.AdminRecordListResponse(request.seq, request.partition, tuple(records))
+                records = self._store.files(request.head.partition).read(request.txid, count)
+                return s.RecordListResponse(request.head, tuple(records))
             case s.AdminSessionInfoRequest():
-                info = self._store.files(request.partition).info
-                return s.AdminSessionInfoResponse(request.seq, request.partition, *info)
+                info = self._store.files(request.head.partition).info
+                return s.LastSessionInfoResponse(request.head, *info)
             case s.MetricsRequest():
-                return s.MetricsResponse(request.seq, json.dumps(self._metrics()))
+                return s.MetricsResponse(request.head, json.dumps(self._metrics()))
             case s.PartitionStatusRequest():
                 found = tuple(s.PartitionStatus(files.number, files.available) for files in self._store.assigned())
-                return s.PartitionStatusResponse(request.seq, found)
+                return s.PartitionStatusResponse(request.head, found)
             case _:
                 assert_never(request)
 

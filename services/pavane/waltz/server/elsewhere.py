@@ -91,8 +91,8 @@ class Elsewhere:
 
         async def read() -> tuple[int, Sequence[s.Record]]:
             admin = await self._admin(node)
-            info = await admin.ask(s.AdminSessionInfoRequest(admin.next_seq(), partition))
-            request = s.AdminRecordListRequest(admin.next_seq(), partition, txid, min(limit, s.RECORDS_MAX))
+            info = await admin.ask(s.AdminSessionInfoRequest(admin.head(partition)))
+            request = s.RecordListRequest(admin.head(partition), txid, min(limit, s.RECORDS_MAX))
             return info.session, (await admin.ask(request)).records
 
         return await _tried(read)

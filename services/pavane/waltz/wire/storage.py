@@ -38,7 +38,10 @@ UINT32 = Scalar("I")
 
 
 class Head(NamedTuple):
-    """What every message of the storage protocol starts with; OPEN and its answer have -1 everywhere."""
+    """What every message starts with; OPEN and its answer have -1 everywhere.
+
+    Those of the admin port carry the number, and where they are about one partition that: the rest is -1.
+    """
 
     session: int
     seq: int
@@ -50,16 +53,9 @@ OPEN_HEAD = Head(-1, -1, -1)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message between server and storage node."""
+    """A message between server or tool and storage node; an answer has the head of its request."""
 
     head: Head
-
-
-@dataclass(frozen=True, slots=True)
-class AdminMessage:
-    """One of the admin port; an answer has the number of its request."""
-
-    seq: int
 
 
 class RecordHeader(NamedTuple):
@@ -376,28 +372,7 @@ STORAGE_RESPONSES: Mapping[int, Table] = {
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSuccess(AdminMessage):
-    """Done."""
-
-
-@dataclass(frozen=True, slots=True)
-class AdminFailure(AdminMessage):
-    """Not done, and why."""
-
-    message: str | None
-    stack: tuple[StackLine, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AdminOpen(AdminMessage):
-    """First message, with ``seq`` -1."""
-
-    key: Uuid
-    partitions: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetAvailable(AdminMessage):
+class SetAvailable(Message):
     """Make partitions available or not."""
 
     partitions: tuple[int, ...]
@@ -405,7 +380,7 @@ class SetAvailable(AdminMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class SetAssigned(AdminMessage):
+class SetAssigned(Message):
     """Assign partitions to the node or take them away, with their files."""
 
     partitions: tuple[int, ...]
@@ -414,53 +389,24 @@ class SetAssigned(AdminMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class AdminRecordListRequest(AdminMessage):
-    """Ask for at most ``count`` records from ``txid`` on."""
-
-    partition: int
-    txid: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class AdminRecordListResponse(AdminMessage):
-    """Records up to the first that is absent."""
-
-    partition: int
-    records: tuple[Record, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AdminSessionInfoRequest(AdminMessage):
+class AdminSessionInfoRequest(Message):
     """Ask what the last SET_LOW_WATER_MARK wrote."""
 
-    partition: int
-
 
 @dataclass(frozen=True, slots=True)
-class AdminSessionInfoResponse(AdminMessage):
-    """Persisted session id and low-water marks."""
-
-    partition: int
-    session: int
-    lwm: int
-    local_lwm: int
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsRequest(AdminMessage):
+class MetricsRequest(Message):
     """Ask for metrics."""
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsResponse(AdminMessage):
+class MetricsResponse(Message):
     """Metrics as JSON."""
 
     json: str
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionStatusRequest(AdminMessage):
+class PartitionStatusRequest(Message):
     """Ask which partitions are assigned."""
 
 
@@ -472,34 +418,50 @@ class PartitionStatus(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionStatusResponse(AdminMessage):
+class PartitionStatusResponse(Message):
     """Assigned partitions."""
 
     partitions: tuple[PartitionStatus, ...]
 
 
+class _ToolHead:
+    """The head of a message of the admin port: its number, and the partition if it is about ``one``."""
+
+    def __init__(self, *, one: bool) -> None:
+        self._struct = struct.Struct(">qi" if one else ">q")
+        self._none = () if one else (-1,)
+        self.size_min = self._struct.size
+
+    def put(self, out: bytearray, value: Head) -> None:
+        out += self._struct.pack(*value[1 : 3 - len(self._none)])
+
+    def get(self, body: bytes, at: int) -> tuple[Head, int]:
+        return Head(-1, *self._struct.unpack_from(body, at), *self._none), at + self.size_min
+
+
+_NUMBER, _OF_ONE = _ToolHead(one=False), _ToolHead(one=True)
 ADMIN_REQUESTS: Mapping[int, Table] = {
     0: Table(
         {
-            3: Layout(AdminOpen, INT64, UUID, INT32),
-            4: Layout(SetAvailable, INT64, INTS, BOOLEAN),
-            6: Layout(SetAssigned, INT64, INTS, BOOLEAN, BOOLEAN),
-            7: Layout(AdminRecordListRequest, INT64, INT32, INT64, INT32),
-            9: Layout(AdminSessionInfoRequest, INT64, INT32),
-            11: Layout(MetricsRequest, INT64),
-            13: Layout(PartitionStatusRequest, INT64),
+            3: Layout(Open, _NUMBER, UUID, INT32),
+            4: Layout(SetAvailable, _NUMBER, INTS, BOOLEAN),
+            6: Layout(SetAssigned, _NUMBER, INTS, BOOLEAN, BOOLEAN),
+            7: Layout(RecordListRequest, _OF_ONE, INT64, INT32),
+            9: Layout(AdminSessionInfoRequest, _OF_ONE),
+            11: Layout(MetricsRequest, _NUMBER),
+            13: Layout(PartitionStatusRequest, _NUMBER),
         }
     )
 }
 ADMIN_RESPONSES: Mapping[int, Table] = {
     0: Table(
         {
-            1: Layout(AdminSuccess, INT64),
-            2: Layout(AdminFailure, INT64, NULLABLE_TEXT, _STACK),
-            8: Layout(AdminRecordListResponse, INT64, INT32, _RECORDS),
-            10: Layout(AdminSessionInfoResponse, INT64, INT32, INT64, INT64, INT64),
-            12: Layout(MetricsResponse, INT64, TEXT),
-            14: Layout(PartitionStatusResponse, INT64, Listed(Layout(PartitionStatus, INT32, BOOLEAN))),
+            1: Layout(Success, _NUMBER),
+            2: Layout(Failure, _NUMBER, NULLABLE_TEXT, _STACK),
+            8: Layout(RecordListResponse, _OF_ONE, _RECORDS),
+            10: Layout(LastSessionInfoResponse, _OF_ONE, INT64, INT64, INT64),
+            12: Layout(MetricsResponse, _NUMBER, TEXT),
+            14: Layout(PartitionStatusResponse, _NUMBER, Listed(Layout(PartitionStatus, INT32, BOOLEAN))),
         }
     )
 }
