@@ -15,16 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pavane.waltz.errors import RejectCode
-from pavane.waltz.wire import blobs, fields, frame, messages, storage
+from pavane.waltz.wire import blobs, frame, messages, storage
 from pavane.waltz.wire.fields import (
-    CHECKED_DATA,
-    INT32,
-    INT64,
-    LOCKS,
     NULL_LOCKS,
     ChecksumError,
     ReqId,
-    Shared,
 )
 from pavane.waltz.wire.frame import Channel, Side
 from pavane.waltz.wire.locks import lock_hash
@@ -580,29 +575,3 @@ def test_data_is_copied_at_most_twice() -> None:
         assert tracemalloc.get_traced_memory()[1] - before < 2 * len(data) + 8192
     finally:
         tracemalloc.stop()
-
-
-def test_the_short_ways_say_what_the_tables_say() -> None:
-    """An append without locks and records for several nodes are laid out by code of their own."""
-    reqid = ReqId(1, 2, 3, -4)
-    common = (fields.REQID, INT64, LOCKS, LOCKS, LOCKS, INT32)
-    old: Layout[Any] = Layout(messages.AppendRequest, *common, CHECKED_DATA)
-    new: Layout[Any] = Layout(messages.AppendIdempotent, *common, INT32, INT64, INT32, CHECKED_DATA)
-    for locks in ((), (7,)):
-        for append, by_table, kind in (
-            (messages.AppendIdempotent(reqid, 9, locks, (), (), 5, 0, -1, messages.FLAG_ACK, b"data"), new, 37),
-            (messages.AppendRequest(reqid, 9, locks, (), (), 5, b"data"), old, 2),
-        ):
-            body = bytes(REQUESTS[5].encode(append))
-            assert body == bytes((kind,)) + by_table.encode(append)
-            assert (found := REQUESTS[5].decode(body)) == append
-            assert type(found) is type(append)
-            for size in range(1, len(body)):
-                with pytest.raises(RemoteProtocolError):
-                    REQUESTS[5].decode(body[:size])
-    records = tuple(storage.Record.of(txid, reqid, 5, b"data" * txid) for txid in range(3))
-    head = storage.Head(1, 2, 3)
-    plain = storage.STORAGE_REQUESTS[0].encode(storage.Append(head, records, False))
-    shared = Shared(records)
-    for _ in range(2):  # made, then remembered
-        assert storage.STORAGE_REQUESTS[0].encode(storage.Append(head, shared, False)) == plain
