@@ -7,9 +7,10 @@ bytes end: whoever calls it without a layout around it translates that.
 
 import operator
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from pavane.wire.errors import LimitExceeded, LocalProtocolError, RemoteProtocolError
@@ -251,6 +252,43 @@ class Layout(Generic[M]):
         if at != len(body):
             raise RemoteProtocolError("trailing", f"{len(body) - at} bytes behind {self.cls.__name__}")
         return value
+
+
+Rows = Mapping[int, Layout[Any]]
+
+
+class Table:
+    """Messages whose first byte is their type: those of one version and one direction.
+
+    A type that is not in it has the reason ``unknown``.
+    """
+
+    def __init__(self, rows: Rows, unknown: str = "type") -> None:
+        self.rows = MappingProxyType(dict(rows))
+        self._types = {layout.cls: (number, layout) for number, layout in rows.items()}
+        self._unknown = unknown
+
+    def number(self, cls: type[object]) -> int:
+        """Return the type byte of ``cls``; raises ``LocalProtocolError`` if the table has none."""
+        if cls not in self._types:
+            raise LocalProtocolError(f"unknown message type here: {cls.__name__}")
+        return self._types[cls][0]
+
+    def encode(self, message: object) -> bytearray:
+        """Return the body of ``message``: type byte and payload; raises ``LocalProtocolError``."""
+        if (row := self._types.get(type(message))) is None:
+            raise LocalProtocolError(f"unknown message type here: {type(message).__name__}")
+        body = bytearray((row[0],))
+        row[1].put(body, message)
+        return body
+
+    def decode(self, body: bytes) -> Any:
+        """Return the message of ``body``; raises ``RemoteProtocolError``."""
+        if not body:
+            raise RemoteProtocolError("short", "a message without a type")
+        if (layout := self.rows.get(body[0])) is None:
+            raise RemoteProtocolError(self._unknown, f"unknown message type {body[:1].hex()}")
+        return layout.decode(body, 1)
 
 
 def names_of(cls: type[Any]) -> tuple[str, ...]:

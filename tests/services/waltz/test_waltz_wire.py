@@ -25,9 +25,9 @@ from pavane.waltz.wire.frame import Channel, Side
 from pavane.waltz.wire.locks import lock_hash
 from pavane.waltz.wire.messages import MountState
 from pavane.waltz.wire.storage import Head
-from pavane.waltz.wire.tables import REQUESTS, RESPONSES, Table
+from pavane.waltz.wire.tables import REQUESTS, RESPONSES
 from pavane.wire import LimitExceeded, LocalProtocolError, ProtocolError, RemoteProtocolError, Stage
-from pavane.wire.fields import Layout, names_of
+from pavane.wire.fields import Layout, Table, names_of
 
 REQID = ReqId(0x01020304, 0x05060708, 0x090A0B0C, 0x0D0E0F10)
 KEY = uuid.UUID("11223344-5566-7788-99aa-bbccddeeff00")
@@ -485,7 +485,7 @@ ABOUT_ONE = {
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name not in ("C0", "C1", "S0", "S1", "S2", "S3", "S4")])
 def test_every_type_comes_back_as_it_was_sent(table: str) -> None:
-    kinds = [layout.cls for layout in TABLES[table]._rows.values()]
+    kinds = [layout.cls for layout in TABLES[table].rows.values()]
 
     @settings(max_examples=15 * len(kinds))
     @given(st.one_of(*(built(kind) for kind in kinds)))
@@ -514,7 +514,7 @@ def test_every_blob_comes_back_as_it_was_written(layout: Layout[Any]) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_anything_is_decoded_or_refused(table: str) -> None:
-    kinds = sorted(TABLES[table]._rows)
+    kinds = sorted(TABLES[table].rows)
     samples = [
         bytes(TABLES[table].encode(message))
         for message in [*MESSAGES.values(), *(message for message, _ in WORKED)]
@@ -550,7 +550,7 @@ def test_anything_is_decoded_or_refused(table: str) -> None:
 def test_a_count_that_lies_costs_nothing(table: str) -> None:
     tracemalloc.start()
     try:
-        for kind in TABLES[table]._rows:
+        for kind in TABLES[table].rows:
             for head in range(16, 64):
                 body = bytes([kind]) + bytes(head) + b"\x7f\xff\xff\xff" * 3 + bytes(64)
                 before, _ = tracemalloc.get_traced_memory()

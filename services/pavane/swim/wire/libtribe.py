@@ -3,7 +3,7 @@
 A node speaks one encoding, for the two cannot be told apart (``Config.encoding``).
 """
 
-from typing import Any
+from contextlib import suppress
 
 from pavane.swim.errors import DropReason
 from pavane.swim.wire.messages import (
@@ -20,8 +20,8 @@ from pavane.swim.wire.messages import (
 from pavane.swim.wire.messages import decode as decode_v1
 from pavane.swim.wire.payload import Payload
 from pavane.swim.wire.values import BLOB, NODE, U8, U32, UNSPECIFIED, NodeId, NodeInfo
-from pavane.wire import LocalProtocolError, RemoteProtocolError
-from pavane.wire.fields import Data, Layout
+from pavane.wire import RemoteProtocolError
+from pavane.wire.fields import Data, Layout, Table
 
 TTL_AT = 9  # offset of the ttl in a ping
 
@@ -33,9 +33,7 @@ def encode(message: Message) -> bytes:
     """
     if isinstance(message, JoinRedirect | JoinNak):
         return message.encode()
-    if (layout := _LAYOUTS.get(message.CODE)) is None:
-        raise LocalProtocolError("libtribe has no Leave")
-    return bytes((message.CODE,)) + layout.encode(message)
+    return bytes(_TABLE.encode(message))
 
 
 def decode(datagram: bytes | memoryview) -> Message:
@@ -46,17 +44,12 @@ def decode(datagram: bytes | memoryview) -> Message:
     body = bytes(datagram)
     if not body or body[0] in (JoinRedirect.CODE, JoinNak.CODE):
         return decode_v1(body)
-    if (layout := _LAYOUTS.get(body[0])) is None:
-        raise RemoteProtocolError(DropReason.BYTECODE, f"{body[0]:#04x}")
     try:
-        message: Message = layout.decode(body, 1)
+        message: Message = _TABLE.decode(body)
     except RemoteProtocolError:
-        if layout.cls is not JoinReq:
-            raise
-        try:
-            return _WIDE_JOIN.decode(body, 1)
-        except RemoteProtocolError:
-            pass
+        if body[0] == JoinReq.CODE:
+            with suppress(RemoteProtocolError):
+                return _WIDE_JOIN.decode(body, 1)
         raise  # the fault of the first attempt
     return message
 
@@ -100,11 +93,14 @@ class _NoPayload:
 
 
 _INFO, _NUMBER, _PAYLOAD = _Info(), _Number(), PayloadField(optional=True)
-_LAYOUTS: dict[int, Layout[Any]] = {
-    JoinReq.CODE: Layout(JoinReq, _INFO, BLOB, BLOB),
-    JoinAck.CODE: Layout(JoinAck, _INFO, _NoPayload()),
-    PingRequest.CODE: Layout(PingRequest, _NUMBER, _NUMBER, U8, _PAYLOAD),
-    PingResponse.CODE: Layout(PingResponse, _NUMBER, NODE, U8, _PAYLOAD),
-    Broadcast.CODE: Layout(Broadcast, _INFO),
-}
+_TABLE = Table(
+    {
+        JoinReq.CODE: Layout(JoinReq, _INFO, BLOB, BLOB),
+        JoinAck.CODE: Layout(JoinAck, _INFO, _NoPayload()),
+        PingRequest.CODE: Layout(PingRequest, _NUMBER, _NUMBER, U8, _PAYLOAD),
+        PingResponse.CODE: Layout(PingResponse, _NUMBER, NODE, U8, _PAYLOAD),
+        Broadcast.CODE: Layout(Broadcast, _INFO),
+    },
+    DropReason.BYTECODE,
+)
 _WIDE_JOIN = Layout(JoinReq, _INFO, Data("<Q"), Data("<Q"))  # libtribe should write lengths of 2 bytes, and writes 8

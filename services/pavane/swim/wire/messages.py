@@ -1,13 +1,13 @@
 """The messages of version 1: bytes ↔ frozen values (docs/specs/swim.md 3.2, 3.3)."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pavane.swim.errors import DropReason
 from pavane.swim.wire.payload import Payload, decode_payload
 from pavane.swim.wire.values import BLOB, INFO, NODE, U8, U64, Address, AddressField, NodeId, NodeInfo
 from pavane.wire import RemoteProtocolError
-from pavane.wire.fields import Layout, Text
+from pavane.wire.fields import Layout, Table, Text
 
 ERROR_DOMAIN = 7115  # of this protocol (3.5)
 TTL_AT = 17  # offset of the ttl in a ping: a forwarder changes this byte and no other
@@ -22,7 +22,7 @@ class _Message:
 
     def encode(self) -> bytes:
         """Return the datagram; raises ``LocalProtocolError`` for what does not fit its field."""
-        return bytes((self.CODE,)) + _LAYOUTS[self.CODE].encode(self)
+        return bytes(_TABLE.encode(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +142,23 @@ class _Elsewhere(AddressField):
 Message = JoinReq | JoinAck | JoinRedirect | JoinNak | PingRequest | PingResponse | Leave
 _ETAG = Text(BLOB)
 _PAYLOAD = PayloadField()
-_LAYOUTS: dict[int, Layout[Any]] = {
-    layout.cls.CODE: layout
-    for layout in (
-        Layout(JoinReq, INFO, BLOB, BLOB),
-        Layout(JoinAck, INFO, PayloadField(optional=True)),
-        Layout(JoinRedirect, _Elsewhere(), U64, U64, _ETAG),
-        Layout(JoinNak, U64, U64, _ETAG),
-        Layout(PingRequest, NODE, NODE, U8, _PAYLOAD),
-        Layout(PingResponse, NODE, NODE, U8, _PAYLOAD),
-        Layout(Leave, INFO),
-        Layout(Broadcast, INFO),
-    )
-}
-NAMES: dict[int, str] = {code: layout.cls.__name__ for code, layout in _LAYOUTS.items()}
+_TABLE = Table(
+    {
+        layout.cls.CODE: layout
+        for layout in (
+            Layout(JoinReq, INFO, BLOB, BLOB),
+            Layout(JoinAck, INFO, PayloadField(optional=True)),
+            Layout(JoinRedirect, _Elsewhere(), U64, U64, _ETAG),
+            Layout(JoinNak, U64, U64, _ETAG),
+            Layout(PingRequest, NODE, NODE, U8, _PAYLOAD),
+            Layout(PingResponse, NODE, NODE, U8, _PAYLOAD),
+            Layout(Leave, INFO),
+            Layout(Broadcast, INFO),
+        )
+    },
+    DropReason.BYTECODE,
+)
+NAMES: dict[int, str] = {code: layout.cls.__name__ for code, layout in _TABLE.rows.items()}
 """Names of the messages by their first byte, for counters."""
 
 
@@ -166,10 +169,5 @@ def encode(message: Message) -> bytes:
 
 def decode(datagram: bytes | memoryview) -> Message:
     """Read one datagram; raises ``RemoteProtocolError`` with a reason of 3.3 and nothing else."""
-    body = bytes(datagram)
-    if not body:
-        raise RemoteProtocolError(DropReason.SHORT, "no byte")
-    if (layout := _LAYOUTS.get(body[0])) is None:
-        raise RemoteProtocolError(DropReason.BYTECODE, f"{body[0]:#04x}")
-    message: Message = layout.decode(body, 1)
+    message: Message = _TABLE.decode(bytes(datagram))
     return message

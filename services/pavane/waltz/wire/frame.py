@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from pavane.waltz.wire.fields import NULLABLE_TEXT, Listed
 from pavane.waltz.wire.storage import ADMIN_REQUESTS, ADMIN_RESPONSES, STORAGE_REQUESTS, STORAGE_RESPONSES, Record
-from pavane.waltz.wire.tables import REQUESTS, RESPONSES, Table
+from pavane.waltz.wire.tables import REQUESTS, RESPONSES
 from pavane.wire import LimitExceeded, LocalProtocolError, RemoteProtocolError
-from pavane.wire.fields import Layout, Scalar
+from pavane.wire.fields import Layout, Scalar, Table
 
 FRAME_BYTES_MAX = 64 * 1024 * 1024  # of one body; the original has no bound
 DATA_BYTES_MAX = FRAME_BYTES_MAX - 4096  # of one transaction, so that it fits every message that carries it

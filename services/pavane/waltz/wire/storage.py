@@ -28,9 +28,8 @@ from pavane.waltz.wire.fields import (
     new,
     read_count,
 )
-from pavane.waltz.wire.tables import Rows, Table
 from pavane.wire import LocalProtocolError, RemoteProtocolError
-from pavane.wire.fields import Ids, Layout, Scalar
+from pavane.wire.fields import Ids, Layout, Rows, Scalar, Table
 
 RECORDS_MAX = 1000  # of one list
 STACK_MAX = 1000  # lines of a stack trace

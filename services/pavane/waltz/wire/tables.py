@@ -7,7 +7,6 @@ it ``RemoteProtocolError``.
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from pavane.waltz.errors import RejectCode
@@ -33,14 +32,13 @@ from pavane.waltz.wire.fields import (
     read_count,
 )
 from pavane.wire import LocalProtocolError, RemoteProtocolError, Stage
-from pavane.wire.fields import Enumerated, Layout
+from pavane.wire.fields import Enumerated, Layout, Rows, Table
 
 _ITEM = struct.Struct(">iiiiiIi")
 _BARE_COUNTS = slice(5, 8)  # of an append without locks: those of its three empty arrays
 _ACK = struct.Struct(">iiiiqi")
 _UINT32 = struct.Struct(">I")
 _INT32 = struct.Struct(">i")
-_APPENDS = (2, 37)
 _NO_LOCKS = (0, 0, 0)
 
 
@@ -134,7 +132,13 @@ class _Appends(Layout[Any]):
         out += _UINT32.pack(zlib.crc32(data))
 
     def decode(self, body: bytes, at: int = 0) -> Any:
-        """Read the append, which ends where ``body`` ends; raises ``RemoteProtocolError``."""
+        """Read the append, which ends where ``body`` ends; raises ``RemoteProtocolError``, with the ReqId if it can."""
+        try:
+            return self._decoded(body, at)
+        except ChecksumError:
+            raise ChecksumError(REQID.get(body, at)[0], body[at - 1]) from None
+
+    def _decoded(self, body: bytes, at: int) -> Any:
         start, end = at + self._bare.size, len(body) - _UINT32.size
         if start <= end:
             values = self._bare.unpack_from(body, at)
@@ -191,8 +195,6 @@ _VIEW_SERVER = Layout(m.ViewServer, INT32, TEXT, INT32, Enumerated(BYTE, Stage),
 _REACHABLE = Layout(m.StorageReachable, TEXT, BOOLEAN)
 _HEALTH = Layout(m.PartitionHealth, INT32, BOOLEAN)
 _CONSUMER = Layout(m.ConsumerState, TEXT, INT64, INT64, TEXT, INT64, INT64, INT64)
-
-Rows = Mapping[int, Layout[Any]]
 
 _C0: Rows = {
     0: Layout(m.MountRequest, REQID, INT64, INT64),
@@ -253,39 +255,6 @@ _S5: Rows = {
     48: Layout(m.TrimResponse, REQID, INT64, INT64, INT64),
     50: Layout(m.ConsumerResponse, REQID, INT64, INT64, Listed(_CONSUMER)),
 }
-
-
-class Table:
-    """Types and layouts of one version and one direction."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = MappingProxyType(dict(rows))
-        self._types = {layout.cls: (number, layout) for number, layout in rows.items()}
-
-    def number(self, cls: type[object]) -> int:
-        """Return the type byte of ``cls``; raises ``LocalProtocolError`` if the table has none."""
-        if cls not in self._types:
-            raise LocalProtocolError(f"unknown message type here: {cls.__name__}")
-        return self._types[cls][0]
-
-    def encode(self, message: object) -> bytearray:
-        """Return the body of ``message``: type byte and payload; raises ``LocalProtocolError``."""
-        if (row := self._types.get(type(message))) is None:
-            raise LocalProtocolError(f"unknown message type here: {type(message).__name__}")
-        body = bytearray((row[0],))
-        row[1].put(body, message)
-        return body
-
-    def decode(self, body: bytes) -> Any:
-        """Return the message of ``body``; raises ``RemoteProtocolError``, with the ReqId if only the data is bad."""
-        if not body or (layout := self._rows.get(body[0])) is None:
-            raise RemoteProtocolError("type", f"unknown message type {body[:1].hex()}")
-        try:
-            return layout.decode(body, 1)
-        except ChecksumError:
-            if body[0] in _APPENDS:
-                raise ChecksumError(REQID.get(body, 1)[0], body[0]) from None
-            raise
 
 
 REQUESTS: Mapping[int, Table] = {n: Table(rows) for n, rows in enumerate((_C0, _C1, _C2, _C2, _C4, _C5))}
