@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from pavane.ambrosia.errors import Reason
-from pavane.ambrosia.wire.limits import HEADER_BYTES, MIB, PEERS_MAX, RECORD_BYTES
+from pavane.ambrosia.wire.limits import HEADER_BYTES, MIB, RECORD_BYTES
 from pavane.ambrosia.wire.messages import Type, checkpoint, read_checkpoint, read_frame
 from pavane.ambrosia.wire.primitives import Buffer, Cursor, i32, i64, string
-from pavane.ambrosia.wire.records import TRIM_BYTES_MIN, WATERMARK_BYTES_MIN, Trims, Watermarks
-from pavane.wire import LimitExceeded, RemoteProtocolError
+from pavane.ambrosia.wire.records import Trims, Watermarks, peers, read_trims, read_watermarks, trims, watermarks
+from pavane.wire import RemoteProtocolError
 
 PAGE_BYTES = MIB  # capacity of a page that holds less
 PAGE_HEAD_BYTES = 40
@@ -54,11 +54,7 @@ class CheckpointHead:
         area = HEADER_BYTES + len(self.pending)
         out = bytearray(i32(self.committer) + i64(self.next_seq) + i32(RECORD_BYTES) + i32(area))
         out += i32(self.committer) + bytes(HEADER_BYTES - 4) + self.pending
-        out += _watermarks(self.pending_inputs)
-        out += i32(len(self.pending_trims))
-        for name, trim in self.pending_trims.items():
-            out += string(name) + i64(trim)
-        out += _watermarks(self.inputs)
+        out += watermarks(self.pending_inputs, i32) + trims(self.pending_trims, i32) + watermarks(self.inputs, i32)
         out += i32(len(self.outputs))
         for name, saved in self.outputs.items():
             out += string(name) + i64(saved.last_out) + i64(saved.trim) + i64(saved.replayable_trim)
@@ -80,16 +76,11 @@ class CheckpointHead:
         if area < HEADER_BYTES:
             raise RemoteProtocolError(Reason.LENGTH, f"a pending record of {area} bytes")
         pending = bytes(cursor.take(area)[HEADER_BYTES:])
-        pending_inputs = _read_watermarks(cursor)
-        pending_trims: Trims = {}
-        for _ in range(_peers(cursor, TRIM_BYTES_MIN)):
-            name = cursor.string()
-            pending_trims[name] = cursor.i64()
-        inputs = _read_watermarks(cursor)
-        outputs = {}
-        for _ in range(_peers(cursor, OUTPUT_BYTES_MIN)):
-            name = cursor.string()
-            outputs[name] = _read_output(cursor)
+        pending_inputs = read_watermarks(cursor, cursor.i32())
+        pending_trims = read_trims(cursor, cursor.i32())
+        inputs = read_watermarks(cursor, cursor.i32())
+        many = range(peers(cursor, cursor.i32(), OUTPUT_BYTES_MIN))
+        outputs = {cursor.string(): _read_output(cursor) for _ in many}
         position = cursor.position
         found = read_frame(data, position)
         if found is None or found[0].type != Type.CHECKPOINT:
@@ -108,22 +99,3 @@ def _read_output(cursor: Cursor) -> SavedOutput:
             raise RemoteProtocolError(Reason.LENGTH, f"{used} bytes used of a page of {capacity}")
         pages.append(Page(bytes(cursor.take(used)), cursor.i64(), cursor.i64(), cursor.i64(), cursor.i64()))
     return SavedOutput(last_out, trim, replayable_trim, tuple(pages))
-
-
-def _watermarks(rows: Watermarks) -> bytes:
-    return i32(len(rows)) + b"".join(string(name) + i64(last) + i64(rep) for name, (last, rep) in rows.items())
-
-
-def _read_watermarks(cursor: Cursor) -> Watermarks:
-    rows = {}
-    for _ in range(_peers(cursor, WATERMARK_BYTES_MIN)):
-        name = cursor.string()
-        rows[name] = (cursor.i64(), cursor.i64())
-    return rows
-
-
-def _peers(cursor: Cursor, each: int) -> int:
-    count = cursor.count(cursor.i32(), each)
-    if count > PEERS_MAX + 1:  # oneself too
-        raise LimitExceeded("PEERS_MAX", count, PEERS_MAX + 1)
-    return count

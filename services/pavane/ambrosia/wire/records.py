@@ -1,6 +1,7 @@
 """Records: what flows to the application and what the log holds (docs/specs/ambrosia.md 3, 12.3)."""
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -148,7 +149,7 @@ class LogRecord:
 
     def parts(self) -> tuple[bytes, bytes, bytes]:
         """The same in pieces: a body may be large, and a file takes it without another copy."""
-        return self.header().encode_logged(), self.body, _watermarks(self.inputs) + _trims(self.trims)
+        return self.header().encode_logged(), self.body, watermarks(self.inputs, zz32) + trims(self.trims, zz32)
 
     @classmethod
     def decode(cls, cursor: Cursor) -> Self:
@@ -157,28 +158,34 @@ class LogRecord:
         body = cursor.take(header.size - HEADER_BYTES)
         if header.check != (xor64(body) if header.old else xxh64(body)):
             raise RemoteProtocolError(Reason.CHECK, f"record {header.seq}")
-        inputs = {}
-        for _ in range(_peers(cursor, WATERMARK_BYTES_MIN)):
-            name = cursor.string()
-            inputs[name] = (cursor.i64(), cursor.i64())
-        trims = {}
-        for _ in range(_peers(cursor, TRIM_BYTES_MIN)):
-            name = cursor.string()
-            trims[name] = cursor.i64()
-        return cls(header.committer, header.seq, bytes(body), inputs, trims)
+        inputs = read_watermarks(cursor, cursor.zz32())
+        return cls(header.committer, header.seq, bytes(body), inputs, read_trims(cursor, cursor.zz32()))
 
 
-def _peers(cursor: Cursor, each: int) -> int:
-    count = cursor.count(cursor.zz32(), each)
+def peers(cursor: Cursor, count: int, each: int) -> int:
+    """Return ``count``, of peers with ``each`` bytes at least; raises ``RemoteProtocolError`` where it cannot be."""
+    cursor.count(count, each)
     if count > PEERS_MAX + 1:  # oneself too
         raise LimitExceeded("PEERS_MAX", count, PEERS_MAX + 1)
     return count
 
 
-def _watermarks(inputs: Watermarks) -> bytes:
-    rows = b"".join(string(name) + i64(last) + i64(replayable) for name, (last, replayable) in inputs.items())
-    return zz32(len(inputs)) + rows
+def watermarks(rows: Watermarks, count: Callable[[int], bytes]) -> bytes:
+    """Encode watermarks behind their number, which ``count`` encodes."""
+    return count(len(rows)) + b"".join(string(name) + i64(last) + i64(rep) for name, (last, rep) in rows.items())
 
 
-def _trims(trims: Trims) -> bytes:
-    return zz32(len(trims)) + b"".join(string(name) + i64(trim) for name, trim in trims.items())
+def read_watermarks(cursor: Cursor, count: int) -> Watermarks:
+    """Read so many watermarks; raises ``RemoteProtocolError``."""
+    many = range(peers(cursor, count, WATERMARK_BYTES_MIN))
+    return {cursor.string(): (cursor.i64(), cursor.i64()) for _ in many}
+
+
+def trims(rows: Trims, count: Callable[[int], bytes]) -> bytes:
+    """Encode trims behind their number, which ``count`` encodes."""
+    return count(len(rows)) + b"".join(string(name) + i64(trim) for name, trim in rows.items())
+
+
+def read_trims(cursor: Cursor, count: int) -> Trims:
+    """Read so many trims; raises ``RemoteProtocolError``."""
+    return {cursor.string(): cursor.i64() for _ in range(peers(cursor, count, TRIM_BYTES_MIN))}
