@@ -22,7 +22,7 @@ IMAGE_PYTHON ?= 3.11
 SBOM ?= build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench test-kills demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check site differences differences-check contract contract-calls diagram diagram-check golden image image-spark images
+.PHONY: help setup lock check lint types layers test test-all test-spark sim fuzz interop-tools e2e e2e-tools e2e-apiserver e2e-kind bench test-kills demo clean protos protos-check crds crds-check charts charts-check openapi openapi-check cli-docs cli-docs-check dashboard dashboard-tools dashboard-check site wheel differences differences-check contract contract-calls diagram diagram-check golden image image-spark images
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -159,6 +159,13 @@ build/site.complete: $(wildcard *.md docs/*.md docs/specs/*.md) docs/site/conf.p
 	  --fresh-env --doctree-dir build/doctrees . api/pavane_api/site
 	@rm api/pavane_api/site/.buildinfo
 	@touch $@
+
+wheel: build/site.complete ## the wheel with the guide, in dist/; prints its size, and the size and time of its installation without extras
+	$(BIN)/python -m hatchling build -t wheel -d dist
+	@rm -rf build/installed && $(PYTHON) -m venv build/installed
+	@start=$$(date +%s); build/installed/bin/python -m pip install --quiet --disable-pip-version-check dist/pavane-$(VERSION)-py3-none-any.whl \
+	  && echo "$$(du -h dist/pavane-$(VERSION)-py3-none-any.whl | cut -f1) wheel; pip install pavane: $$(($$(date +%s) - start)) s, $$(du -sh build/installed | cut -f1)"
+	@rm -rf build/installed
 
 protos: setup ## regenerate the gRPC module
 	$(BIN)/python services/pavane/compute/proto/generate.py

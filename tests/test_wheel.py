@@ -11,7 +11,9 @@ import re
 import subprocess
 import sys
 import venv
+import zipfile
 from collections.abc import Callable
+from email.parser import Parser
 from importlib import metadata
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -20,6 +22,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from pavane_api import guide
 from tests.api.plane import plane, served
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +75,28 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=COMMAND_TIMEOUT_S)
     return next(folder.glob("*.whl"))
+
+
+def test_it_says_what_it_is_and_carries_its_licence_its_types_and_the_guide(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        description = next(name for name in names if name.endswith(".dist-info/METADATA"))
+        said = Parser().parsestr(archive.read(description).decode())
+    folder = description.removesuffix("METADATA")
+    packages = {name.partition("/")[0] for name in names if name.count("/") == 1 and name.endswith("/__init__.py")}
+    assert {"pavane", "pavane_api", "pavane_cli", "pavane_local", "pavane_operator", "pyspark_waltz"} <= packages
+    assert {f"{package}/py.typed" for package in packages} <= names
+    assert (said["License-Expression"], said.get_all("License-File")) == ("Apache-2.0", ["LICENSE"])
+    assert {f"{folder}licenses/LICENSE", "pavane_api/static/LICENSES.txt"} <= names
+    assert said["Description-Content-Type"] == "text/markdown"
+    kinds = said.get_all("Classifier") or []
+    assert "Typing :: Typed" in kinds
+    running = f"Programming Language :: Python :: {sys.version_info.major}.{sys.version_info.minor}"
+    assert sys.version_info[:2] > (3, 13) or running in kinds
+    oldest = min(tuple(map(int, each.split(" :: ")[-1].split("."))) for each in kinds if ":: Python :: 3." in each)
+    assert said["Requires-Python"] == f">={oldest[0]}.{oldest[1]}"
+    built = guide.FOLDER / guide.FIRST
+    assert (f"pavane_api/site/{guide.FIRST}" in names) == built.exists(), "Git ignores it, the wheel must not"
 
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
