@@ -1,6 +1,8 @@
 """The operator's core knows no kind: a new one is a model, a folder and a line in a list (docs/specs/operator.md 3)."""
 
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -60,3 +62,16 @@ def test_a_program_is_found_by_kind_and_role() -> None:
     assert program_of("SwimGroup", "settings") is None
     assert program_of("RaftCluster", "../../os") is None
     assert program_of("", "") is None
+
+
+def test_an_operator_without_views_loads_no_sql() -> None:
+    program = """
+import sys
+sys.modules |= dict.fromkeys(("duckdb", "pyarrow", "sqlglot"))  # importing one of them fails
+import pavane_operator.runtime.main
+from pavane_operator.kinds import registry
+from pavane_operator.kinds.defaults import RenderDefaults
+registry.kinds(RenderDefaults("pavane:1", "1", None, b"", "system"))
+registry.podless()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -14,7 +14,6 @@ from pavane.pods.main import program_of
 from pavane_operator.charts.rules import rules
 from pavane_operator.crds.common import rollout_id
 from pavane_operator.crds.computecluster import ComputeClusterSpec, ComputeClusterStatus
-from pavane_operator.kinds.computecluster import scripts
 from pavane_operator.kinds.computecluster.promotion import ComputePromotion
 from pavane_operator.kinds.computecluster.render import ComputeRenderer
 from pavane_operator.objects.names import Names
@@ -203,12 +202,13 @@ async def test_a_replica_that_is_missing_is_named() -> None:
 async def test_scripts_are_read_once_and_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of 64 KB takes a second, and each plan asks."""
     read: list[threading.Thread] = []
+    real = sql.parse
 
     def parse(text: str) -> Script:
         read.append(threading.current_thread())
-        return sql.parse(text)
+        return real(text)
 
-    monkeypatch.setattr(scripts, "parse", parse)
+    monkeypatch.setattr(sql, "parse", parse)
     of = resource(1, scripts={"own": SCRIPT.replace("AS s", "AS of_this_test")})
     for _ in range(2):
         await ComputePromotion("data", "main", UID).observe(of, Observed(True, (), ()))

@@ -20,7 +20,7 @@ import duckdb
 
 from pavane.dataflow.duckflow import DuckFlow, Evaluate
 from pavane.dataflow.plan import digests
-from pavane.dataflow.ports import Binding, EngineError, Flow, Script, SqlView, ViewError
+from pavane.dataflow.ports import MEMORY_MIB, Binding, EngineError, Flow, Script, SqlView, ViewError
 
 VERSION = 2
 """Of the state tables."""
@@ -28,8 +28,6 @@ CHECKPOINT_S = 30.0
 """Between two checkpoints: after a restart the log is read from the last one on."""
 STEPS_MAX = 1000
 """Of all views between two checkpoints: each leaves about 0.3 MiB behind in the transaction of its view."""
-MEMORY_MIB = 512
-"""For the state of a script where nobody says how much there is; the rest is on disk."""
 THREADS = 2
 """Of DuckDB, for each script."""
 SETTINGS: Mapping[str, str | bool | int] = {

@@ -23,6 +23,8 @@ CLOCK = "now()"
 
 No user's name has brackets."""
 WALL = "wall_ms"
+MEMORY_MIB = 512
+"""For the state of a script where nobody says how much there is; the rest is on disk."""
 
 
 class Format(StrEnum):

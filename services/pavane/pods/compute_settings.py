@@ -8,9 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pavane.dataflow.duckstate import MEMORY_MIB
-from pavane.dataflow.ports import Script, SqlError
-from pavane.dataflow.sql import parse
+from pavane.dataflow.ports import MEMORY_MIB, Script, SqlError
 from pavane.pods.settings import PodSettings, read_yaml
 from pavane.runtime.names import bracketed
 from pavane.runtime.settings import SettingsError
@@ -84,6 +82,8 @@ class ComputeConfig(BaseModel):
 
     def parsed(self) -> list[Script]:
         """Return the scripts. Raises ``SettingsError`` that names the one that is wrong, line and column."""
+        from pavane.dataflow.sql import parse  # noqa: PLC0415 - the operator, which reads a few names here, has no script
+
         found = []
         for name, text in self.scripts.items():
             try:

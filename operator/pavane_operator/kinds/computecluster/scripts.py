@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from pavane.dataflow.ports import Script, SqlError
-from pavane.dataflow.sql import parse
 
 
 @lru_cache(maxsize=512)
 def _read(text: str) -> Script | str:
     """Return the script, or what is wrong with it. A long one takes a second, and each plan asks again."""
+    from pavane.dataflow.sql import parse  # noqa: PLC0415 - 30 MB of memory, and most operators look after no views
+
     try:
         return parse(text)
     except SqlError as error:
