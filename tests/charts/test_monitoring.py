@@ -9,9 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import pytest
 import yaml
 
+from pavane_operator.crds.definitions import KINDS as KINDS_WITH_PODS
 from tests.charts.rendering import Object, find, pod_templates, render
 from tests.test_telemetry_documented import METRIC, metric_names
 
@@ -38,9 +40,14 @@ def rules(documents: list[Object]) -> list[dict[str, Any]]:
     return list(group["rules"])
 
 
-def panels(documents: list[Object]) -> list[dict[str, Any]]:
-    text = find(documents, "ConfigMap", "pavane-dashboard")["data"]["pavane.json"]
-    return list(json.loads(text)["panels"])
+def dashboards(documents: list[Object]) -> dict[str, dict[str, Any]]:
+    """By the name of their file."""
+    data = find(documents, "ConfigMap", "pavane-dashboard")["data"]
+    return {name: json.loads(text) for name, text in data.items()}
+
+
+def questions(dashboard: dict[str, Any]) -> list[str]:
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 
 
 def anchors() -> set[str]:
@@ -57,10 +64,43 @@ def test_nothing_of_it_is_made_unless_asked_for() -> None:
 
 def test_alerts_and_dashboard_name_metrics_that_there_are(documents: list[Object], rules: list[dict[str, Any]]) -> None:
     asked = [rule["expr"] for rule in rules]
-    asked += [target["expr"] for panel in panels(documents) for target in panel["targets"]]
+    asked += [each for dashboard in dashboards(documents).values() for each in questions(dashboard)]
+    asked += [
+        variable["query"]
+        for dashboard in dashboards(documents).values()
+        for variable in dashboard["templating"]["list"]
+        if variable["type"] == "query"
+    ]
     assert len(asked) > 10
     named = {name for expression in asked for name in METRIC.findall(expression)}
     assert named - metric_names() == set()
+
+
+def test_prometheus_can_read_what_dashboards_and_alerts_ask(
+    documents: list[Object], rules: list[dict[str, Any]]
+) -> None:
+    for expression in [
+        *(rule["expr"] for rule in rules),
+        *(each for dashboard in dashboards(documents).values() for each in questions(dashboard)),
+    ]:
+        promql_parser.parse(expression)  # raises ValueError
+    with pytest.raises(ValueError, match="parenthesis"):
+        promql_parser.parse("sum by (kind")
+
+
+def test_each_kind_with_pods_has_a_dashboard_of_its_own(documents: list[Object]) -> None:
+    found = dashboards(documents)
+    assert len({each["uid"] for each in found.values()}) == len(found)
+    for kind in KINDS_WITH_PODS:
+        (own,) = (each for each in found.values() if each["title"] == f"Pavane: {kind.name}")
+        assert any(f'kind="{kind.name}"' in each for each in questions(own))
+        assert any(f'app_kubernetes_io_name="{kind.name.lower()}"' in each for each in questions(own))
+
+
+def test_the_labels_of_the_operator_are_those_of_resources(documents: list[Object]) -> None:
+    """Prometheus renames the label `namespace` of a metric unless it is told to keep it, and alerts would name ours."""
+    (endpoint,) = find(documents, "PodMonitor", "pavane")["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"] is True
 
 
 def test_each_alert_leads_to_a_part_of_the_operations_guide(rules: list[dict[str, Any]]) -> None:

@@ -235,7 +235,7 @@ class Alerts(_Values):
 
 
 class Dashboard(_Values):
-    """A ConfigMap with a dashboard for Grafana."""
+    """A ConfigMap with dashboards for Grafana: the operator, and each kind."""
 
     enabled: bool = False
     """Whether it is made."""
@@ -253,7 +253,7 @@ class Monitoring(_Values):
     alerts: Alerts = Alerts()
     """A PrometheusRule with alerts."""
     dashboard: Dashboard = Dashboard()
-    """A ConfigMap with a dashboard for Grafana."""
+    """A ConfigMap with dashboards for Grafana: the operator, and each kind."""
 
 
 class Values(_Values):
