@@ -1,6 +1,7 @@
 """Each function of the table means in DuckDB, and in the plan, what Spark makes of it as it is written.
 
-Values are those at which engines differ."""
+Values are those at which engines differ.
+"""
 
 from __future__ import annotations
 
@@ -129,8 +130,12 @@ def _of_kind(kind: str, place: int) -> list[tuple[str, str]]:
                 found.append((f"bin{min(number, 2)}",) * 2)
             case "BOOLEAN":
                 found.append(("b1", "b1"))
+            case "DECIMAL":
+                found.append(("d1", "d1"))
             case "ANY" | "ALIKE":
-                found += [(name, name) for name in (f"n{number}", f"s{number}", f"x{number}", "d1", "day1", "b1")]
+                found += [
+                    (name, name) for name in (f"n{number}", f"s{number}", f"x{number}", "d1", "day1", "at1", "b1")
+                ]
     return found
 
 
@@ -144,14 +149,22 @@ def calls(row: Function) -> list[Call]:
     made = []
     for count in range(row.least, len(kinds) + 1):
         choices = [_of_kind(kind, place) for place, kind in enumerate(kinds[:count])]
-        if any(kind.startswith(("ALIKE", "ANY")) for kind in kinds[:count]):
+        if len({len(each) for each in choices}) == 1 and all(
+            kind.startswith(("ALIKE", "ANY")) for kind in kinds[:count]
+        ):
             picked = list(zip(*choices, strict=True))  # of one type
         else:
             picked = list(itertools.product(*choices))
         for given in picked[:24]:
             texts, raws = ", ".join(each[0] for each in given), ", ".join(each[1] for each in given)
             made.append(Call(f"{row.name}({texts})", f"{row.name}({raws})"))
-    return made
+    last = made[-1]
+    return [*made, Call(_costly(last.text), _costly(last.raw))]
+
+
+def _costly(text: str) -> str:
+    """The same of values that are not at hand."""
+    return re.sub(r"\w+", lambda found: f"coalesce({found[0]}, {found[0]})" if found[0] in COLUMNS else found[0], text)
 
 
 class Engines:
@@ -242,6 +255,34 @@ def engines(spark: SparkSession) -> Iterator[Engines]:
     spark.conf.unset("spark.sql.session.timeZone")
 
 
+OPERATORS = [
+    *(Call(f"n1 {sign} n2", f"n1 {sign} n2") for sign in ("&", "|", "^")),
+    Call("~n1", "~n1"),
+    Call("(-m1 & ~n2) | (m3 ^ 7) + 1", "(-m1 & ~n2) | (m3 ^ 7L) + 1"),
+    Call("n1 DIV n2", "n1 DIV nullif(n2, 0)"),  # as with / and % a division by 0 is NULL
+    *(
+        Call(f"day1 {sign} INTERVAL '7' {unit}", f"day1 {sign} INTERVAL '7' {unit}")
+        for sign in "+-"
+        for unit in ("DAY", "MONTH", "YEAR")
+    ),
+    *(
+        Call(f"at1 {sign} INTERVAL '31' {unit}", f"at1 {sign} INTERVAL '31' {unit}")
+        for sign in "+-"
+        for unit in ("SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR")
+    ),
+    *(
+        Call(f"extract({part} FROM day1)", f"extract({part} FROM day1)")
+        for part in ("YEAR", "quarter", "MONTH", "WEEK", "DAY", "DAYOFWEEK", "DOW", "DOY")
+    ),
+    *(Call(f"extract({part} FROM at1)", f"extract({part} FROM at1)") for part in ("YEAR", "DAY", "HOUR", "MINUTE")),
+]
+
+
+@pytest.mark.parametrize("call", OPERATORS, ids=lambda call: call.text)
+def test_an_operator_means_what_it_means_in_spark(call: Call, engines: Engines) -> None:
+    assert differences(engines, call, INPUT)[:3] == []
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_means_what_it_means_in_spark(name: str, engines: Engines) -> None:
     made = [call for row in FUNCTIONS[name] for call in calls(row) if taken(call)]
@@ -254,5 +295,5 @@ def test_a_body_that_means_something_else_is_found(engines: Engines, monkeypatch
         functions.MACROS["reverse"], body="reverse(a)"
     )  # DuckDB's own keeps a letter and its accent together
     monkeypatch.setitem(functions.MACROS, "reverse", wrong)
-    (call,) = calls(wrong)
+    call = calls(wrong)[0]
     assert differences(engines, call, INPUT)

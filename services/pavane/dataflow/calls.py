@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 import sqlglot
 from sqlglot import exp
 
-from pavane.dataflow.bound import NULL, Bound, Places, as_double, cast, is_number
-from pavane.dataflow.functions import FUNCTIONS, LETTERS, Function, ViewsSql
+from pavane.dataflow.bound import DECIMAL_DIGITS, NULL, Bound, Places, as_double, cast, decimal_of, is_number
+from pavane.dataflow.functions import FUNCTIONS, LETTERS, RANGE, Function, ViewsSql, is_literal
 
 Bind = Callable[[exp.Expr], Bound]
 Alike = Callable[[Sequence[exp.Expr], str], tuple[list[exp.Expr], str]]
@@ -22,7 +21,6 @@ KNOWN = (
     "UPPER, LOWER, TRIM, LENGTH, SUBSTRING, CONCAT, ||, YEAR, MONTH, DAY, DATE '…'; COUNT, SUM, AVG, MIN, MAX; the "
     "functions of docs/compute.md. MIN of a condition says whether it is true of every row, MAX whether of any"
 )
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
 def bound_call(node: exp.Anonymous, bind: Bind, alike: Alike, places: Places) -> Bound:
@@ -36,11 +34,13 @@ def bound_call(node: exp.Anonymous, bind: Bind, alike: Alike, places: Places) ->
         places.refuse(
             node, f"{node.name} does not take {len(given)} arguments", f"Write {' or '.join(map(form, rows))}."
         )
-    if fitting[0].means:
-        return bind(_meant(fitting[0], given))
+    for row in fitting:
+        literals = [pair for pair in zip(given, row.takes, strict=False) if is_literal(pair[1])]
+        if row.means and all(_literal(*pair) for pair in literals):
+            return bind(_meant(row, given))
     wrong: dict[str, exp.Expr] = {}
     bound = [None if _literal_takes(fitting[0], place) else bind(each) for place, each in enumerate(given)]
-    for row in fitting:
+    for row in fitting if not fitting[0].means else ():
         found = _arguments(row, given, bound, alike, wrong)
         if found is not None:
             arguments, common = found
@@ -48,7 +48,11 @@ def bound_call(node: exp.Anonymous, bind: Bind, alike: Alike, places: Places) ->
                 return Bound(arguments[0], row.gives)
             call: exp.Expr = exp.Anonymous(this=row.name.upper(), expressions=arguments)
             gives = common if row.gives == "ALIKE" else row.gives
+            if row.gives.startswith("DECIMAL"):
+                gives = _rounded(gives, bound[0], arguments, node, places)
             return Bound(call if gives in (NULL, "STRING") else cast(call, gives), gives)
+    if not wrong:
+        places.refuse(given[0], f"{given[0].sql(dialect=ViewsSql)} is no part of a date here", _forms(rows))
     what, where = next(iter(wrong.items()))
     places.refuse(where, what, _forms(rows))
 
@@ -60,7 +64,8 @@ def _forms(rows: Iterable[Function]) -> str:
 def form(row: Function) -> str:
     """Return how a function is written."""
     if row.means:
-        return f"{row.name}({', '.join(LETTERS[: len(row.takes)])})"
+        shown = (takes if is_literal(takes) else letter for letter, takes in zip(LETTERS, row.takes, strict=False))
+        return f"{row.name}({', '.join(shown)})"
     return f"{row.name}({', '.join(row.takes)})"
 
 
@@ -72,6 +77,16 @@ def unknown(node: exp.Expr, places: Places) -> NoReturn:
     places.refuse(node, f"{node.sql(dialect=ViewsSql)} is not supported", instead)
 
 
+def _rounded(gives: str, of: Bound | None, given: Sequence[exp.Expr], node: exp.Expr, places: Places) -> str:
+    """Return the type of a decimal that is rounded."""
+    precision, scale = decimal_of(of.type if of is not None else NULL)
+    kept = min(scale, int(given[1].name) if gives.endswith("b") else 0)
+    digits = precision - scale + 1 + kept
+    if digits > DECIMAL_DIGITS:
+        places.refuse(node, f"the result needs {digits} digits, DECIMAL has 38", "CAST the argument to DOUBLE.")
+    return f"DECIMAL({digits},{kept})"
+
+
 def _meant(row: Function, given: Sequence[exp.Expr]) -> exp.Expr:
     """Return what a call stands for, over what it was given."""
     tree = exp.paren(sqlglot.parse_one(row.body, dialect=ViewsSql))
@@ -80,8 +95,7 @@ def _meant(row: Function, given: Sequence[exp.Expr]) -> exp.Expr:
 
 
 def _literal_takes(row: Function, place: int) -> bool:
-    takes = row.takes[min(place, len(row.takes) - 1)]
-    return takes.startswith("LITERAL") or "'" in takes.partition("=")[0] or _RANGE.search(takes) is not None
+    return is_literal(row.takes[min(place, len(row.takes) - 1)])
 
 
 def _arguments(
@@ -114,7 +128,7 @@ def _literal(node: exp.Expr, takes: str) -> exp.Expr | None:
     if not isinstance(number, exp.Literal) or not number.is_int or len(number.name) > len(str(2**31)):
         return None
     value = sign * int(number.name)
-    fits = any(int(low) <= value <= int(high) for low, high in _RANGE.findall(takes))
+    fits = any(int(low) <= value <= int(high) for low, high in RANGE.findall(takes))
     return exp.Literal.number(value) if fits else None
 
 
@@ -126,6 +140,8 @@ def _typed(bound: Bound, takes: str) -> exp.Expr | None:
         return as_double(bound) if is_number(bound.type) else None
     if bound.type == "TIMESTAMP" and kind == "DATE/TIMESTAMP":
         return cast(bound.node, "DATE")
+    if kind == "DECIMAL":
+        return cast(bound.node, bound.type) if bound.type.startswith(kind) else None
     kinds = [NULL, "BIGINT"] if whole else [NULL, *kind.split("/")]
     if kind != "ANY" and bound.type not in kinds:
         return None

@@ -37,8 +37,10 @@ def _as_spark_does(node: exp.Expr) -> exp.Expr:
         case exp.Add() | exp.Sub() | exp.Mul() if _is_decimal(node.this) and _is_decimal(node.expression):
             # Of two narrow ones DuckDB's result is narrow, too, and overflows.
             return type(node)(this=_widest(node.this), expression=_widest(node.expression))
-        case exp.Mod():  # of the least BIGINT by -1 it is 0, which DuckDB finds too large
-            return cast(exp.Mod(this=exp.Cast(this=node.this, to=_HUGE.copy()), expression=node.expression), "BIGINT")
+        case exp.Mod() | exp.IntDiv():  # of the least BIGINT by -1 the rest is 0, which DuckDB finds too large
+            return cast(
+                type(node)(this=exp.Cast(this=node.this, to=_HUGE.copy()), expression=node.expression), "BIGINT"
+            )
         case exp.Upper() | exp.Lower():
             name = UPPER if isinstance(node, exp.Upper) else LOWER
             once = "" if isinstance(node.this, exp.Column) else ONCE
@@ -62,7 +64,7 @@ def _call(node: exp.Anonymous) -> exp.Expr:
 
 def _at_hand(node: exp.Expr) -> bool:
     """Whether a value costs nothing to evaluate again."""
-    while isinstance(node, exp.Cast):
+    while isinstance(node, exp.Cast | exp.Neg):
         node = node.this
     return isinstance(node, exp.Column | exp.Literal | exp.Null)
 

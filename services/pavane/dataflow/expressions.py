@@ -31,6 +31,13 @@ from pavane.dataflow.bound import (
 from pavane.dataflow.calls import bound_call, unknown
 
 SUBSTRING_MAX = 2**31 - 1  # what both engines take as a place or length
+MOVES: Mapping[str, Sequence[str]] = {
+    "DATE": ("DAY", "MONTH", "YEAR"),
+    "TIMESTAMP": ("SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR"),
+}
+"""Units of what is added to a day, and to a time."""
+MOVES_DIGITS = 4
+"""Of how many: with more, months would leave the calendars of both engines at different days."""
 NARROW = ("TINYINT", "SMALLINT", "INT")
 """Integers that widen to BIGINT."""
 
@@ -165,6 +172,8 @@ class Binder:
         return Bound(exp.Abs(this=inner.node), inner.type)
 
     def _arithmetic(self, node: exp.Binary) -> Bound:
+        if isinstance(node.expression, exp.Interval):
+            return self._moved(node, node.expression)
         left, right = self._numbers(node, node.this, node.expression)
         kinds = {left.type, right.type} - {NULL}
         if not kinds:
@@ -188,12 +197,28 @@ class Binder:
         divisor = exp.Nullif(this=as_double(right), expression=cast(exp.Literal.number(0), "DOUBLE"))
         return Bound(exp.paren(exp.Div(this=as_double(left), expression=divisor)), "DOUBLE")
 
-    def _remainder(self, node: exp.Mod) -> Bound:
+    def _remainder(self, node: exp.Mod | exp.IntDiv) -> Bound:
         parts = self._numbers(node, node.this, node.expression)
         if any(part.type != "BIGINT" for part in parts):
-            self._places.refuse(node, "% takes whole numbers")
+            self._places.refuse(node, f"{'%' if isinstance(node, exp.Mod) else 'DIV'} takes whole numbers")
         divisor = exp.Nullif(this=parts[1].node, expression=cast(exp.Literal.number(0), "BIGINT"))
-        return Bound(exp.paren(exp.Mod(this=parts[0].node, expression=divisor)), "BIGINT")
+        return Bound(exp.paren(type(node)(this=parts[0].node, expression=divisor)), "BIGINT")
+
+    def _bits(self, node: exp.Binary) -> Bound:
+        for side in (node.this, node.expression):  # the parser reads all of them from left to right
+            if isinstance(side, exp.BitwiseAnd | exp.BitwiseOr | exp.BitwiseXor) and type(side) is not type(node):
+                self._places.refuse(node, "& and | and ^ beside each other bind differently", "Write brackets.")
+        sides = [self._whole(node.this), self._whole(node.expression)]
+        return Bound(exp.paren(type(node)(this=sides[0], expression=sides[1])), "BIGINT")
+
+    def _bits_turned(self, node: exp.BitwiseNot) -> Bound:
+        return Bound(exp.paren(exp.BitwiseNot(this=exp.paren(self._whole(node.this)))), "BIGINT")
+
+    def _whole(self, node: exp.Expr) -> exp.Expr:
+        bound = self.bind(node)
+        if bound.type not in ("BIGINT", NULL):
+            self._places.refuse(node, f"{node.sql(dialect='spark')} is {bound.type}, not a whole number")
+        return cast(bound.node, "BIGINT") if bound.type == NULL else bound.node
 
     # --- conditions -----------------------------------------------------------------------------------------------
 
@@ -349,6 +374,30 @@ class Binder:
             first = exp.DPipe(this=first, expression=part)
         return Bound(exp.paren(first), "STRING")
 
+    def _moved(self, node: exp.Binary, span: exp.Interval) -> Bound:
+        """A day or a time, some days or months later or earlier."""
+        bound, given, unit = self.bind(node.this), span.this, span.args.get("unit")
+        units = MOVES.get(bound.type)
+        if units is None or isinstance(node, exp.Mul):
+            self._places.refuse(node, f"{node.this.sql(dialect='spark')} is {bound.type}, neither DATE nor TIMESTAMP")
+        name = unit.name.upper() if isinstance(unit, exp.Var) else ""
+        number = given.name if isinstance(given, exp.Literal) and given.name.isdecimal() else ""
+        if name not in units or not 0 < len(number) <= MOVES_DIGITS:
+            known = f"Write INTERVAL '1' {units[0]}, {MOVES_DIGITS} digits at most; known are {', '.join(units)}."
+            self._places.refuse(node, f"{span.sql(dialect='spark')} is no interval here", known)
+        if bound.type == "TIMESTAMP":
+            moved = exp.Interval(this=exp.Literal.string(number), unit=exp.var(name))
+            return Bound(exp.paren(type(node)(this=bound.node, expression=moved)), bound.type)
+        times = (-1 if isinstance(node, exp.Sub) else 1) * (12 if name == "YEAR" else 1)
+        function = "DATE_ADD" if name == "DAY" else "ADD_MONTHS"
+        moves = [bound.node, exp.Literal.number(times * int(number))]
+        return Bound(cast(exp.Anonymous(this=function, expressions=moves), "DATE"), "DATE")
+
+    def _extract(self, node: exp.Extract) -> Bound:
+        part = exp.Literal.string(node.this.name)
+        part.meta.update(node.this.meta)
+        return self.bind(exp.Anonymous(this="date_part", expressions=[part, node.expression.copy()]))
+
     def _part_of_date(self, node: exp.Func) -> Bound:
         inner = node.this
         while isinstance(inner, exp.TsOrDsToDate):
@@ -402,7 +451,8 @@ def column_type(node: exp.DataType, places: Places) -> str:
 _HANDLERS: Mapping[type[exp.Expr], str] = {
     exp.Literal: "_literal", exp.Null: "_null", exp.Boolean: "_boolean", exp.Paren: "_paren",
     exp.Neg: "_negation", exp.Abs: "_absolute", exp.Add: "_arithmetic", exp.Sub: "_arithmetic", exp.Mul: "_arithmetic",
-    exp.Div: "_division", exp.Mod: "_remainder",
+    exp.Div: "_division", exp.Mod: "_remainder", exp.IntDiv: "_remainder",
+    exp.BitwiseAnd: "_bits", exp.BitwiseOr: "_bits", exp.BitwiseXor: "_bits", exp.BitwiseNot: "_bits_turned",
     exp.EQ: "_comparison", exp.NEQ: "_comparison", exp.GT: "_comparison", exp.GTE: "_comparison", exp.LT: "_comparison",
     exp.LTE: "_comparison", exp.NullSafeEQ: "_comparison", exp.And: "_logic", exp.Or: "_logic", exp.Not: "_not",
     exp.Is: "_is", exp.In: "_in", exp.Between: "_between", exp.Like: "_like",
@@ -411,6 +461,7 @@ _HANDLERS: Mapping[type[exp.Expr], str] = {
     exp.Upper: "_text", exp.Lower: "_text", exp.Trim: "_text", exp.Length: "_length", exp.Substring: "_substring",
     exp.Concat: "_concatenation", exp.DPipe: "_concatenation",
     exp.Year: "_part_of_date", exp.Month: "_part_of_date", exp.Day: "_part_of_date",
+    exp.Extract: "_extract",
 }  # fmt: skip
 
 AGGREGATES = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)

@@ -25,6 +25,15 @@ LETTERS = "abcdefgh"
 """Arguments of a body."""
 
 
+RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+
+
+def is_literal(takes: str) -> bool:
+    """Whether an argument is a literal."""
+    kind = takes.partition("=")[0]
+    return kind.startswith("LITERAL") or "'" in kind or RANGE.search(kind) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
     """A row of the table.
@@ -32,7 +41,8 @@ class Function:
     What it takes are types of columns, or ``NUMBER`` (any, as DOUBLE), ``INT`` (a BIGINT of that range), ``DIGITS n``
     (a BIGINT of so many digits), ``ALIKE`` (one type for all of these), ``ANY``, ``LITERAL`` (a text), ``from..to``
     (a whole number) or ``'A' 'B'`` (one of these literals). ``= x`` behind it is what Spark takes where the argument
-    is missing, ``*`` any number of more.
+    is missing, ``*`` any number of more. ``DECIMAL n`` is given of the argument's digits before the point, with n or
+    what argument ``b`` says behind it.
     """
 
     name: str
@@ -73,8 +83,9 @@ class Function:
         listed = ", ".join(letters)
         yield f"CREATE MACRO {self.macro}({listed}) AS {self.body}"
         if self.twice:
-            struct = ", ".join(f"'{letter}': {letter}" for letter in letters)
-            parts = ", ".join(f"x.{letter}" for letter in letters)
+            costly = [each for each, takes in zip(letters, self.takes, strict=True) if not is_literal(takes)]
+            struct = ", ".join(f"'{letter}': {letter}" for letter in costly)
+            parts = ", ".join(f"x.{letter}" if letter in costly else letter for letter in letters)
             yield (
                 f"CREATE MACRO {self.macro}{ONCE}({listed}) AS "
                 f"list_transform([{{{struct}}}], lambda x: {self.macro}({parts}))[1]"
@@ -83,8 +94,20 @@ class Function:
 
 _FLOOR = "(({0} - ((({0}) % {1}) + {1}) % {1}) // {1})"
 _SINCE = "epoch_us(a)::HUGEINT"
+_REVERSED = "array_to_string(list_reverse(string_split({0}, '')), '')"
+_BACKWARDS = (
+    f"array_to_string(string_split({_REVERSED.format('a')}, {_REVERSED.format('b')})[1:-c], {_REVERSED.format('b')})"
+)
 _UNITS = "'YEAR' 'QUARTER' 'MONTH' 'WEEK'"
 _DAYS = "'MON' 'TUE' 'WED' 'THU' 'FRI' 'SAT' 'SUN'"
+
+_NAMED = {
+    "YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "weekofyear", "DAY": "day",
+    "DAYOFWEEK": "dayofweek", "DOW": "dayofweek", "DOY": "dayofyear", "HOUR": "hour", "MINUTE": "minute",
+}  # fmt: skip
+_PARTS = "\n".join(
+    f"{name} | '{part}', ANY | = | {named}(b)" for name in ("date_part", "datepart") for part, named in _NAMED.items()
+)
 
 _ROWS = f"""
 replace | STRING, STRING, LITERAL = '' | STRING | replace(a, b, c)
@@ -98,7 +121,7 @@ left | STRING, INT | STRING | left(a, CASE WHEN b < 0 THEN 0 ELSE b END)
 right | STRING, INT | STRING | right(a, CASE WHEN b < 0 THEN 0 ELSE b END)
 repeat | STRING, 0..{TEXT_MAX} | STRING | repeat(a, b)
 space | 0..{TEXT_MAX} | STRING | repeat(' ', a)
-reverse | STRING | STRING | array_to_string(list_reverse(string_split(a, '')), '')
+reverse | STRING | STRING | {_REVERSED.format("a")}
 instr | STRING, STRING | BIGINT | instr(a, b)
 locate | STRING, STRING | BIGINT | instr(b, a)
 position | STRING, STRING | BIGINT | instr(b, a)
@@ -110,6 +133,9 @@ startswith | STRING, STRING | BOOLEAN | starts_with(a, b)
 endswith | STRING, STRING | BOOLEAN | ends_with(a, b)
 contains | STRING, STRING | BOOLEAN | contains(a, b)
 split_part | STRING, STRING, -{TEXT_MAX}..-1 1..{TEXT_MAX} | STRING | CASE WHEN b = '' THEN CASE WHEN c IN (1, -1) THEN a WHEN a IS NOT NULL THEN '' END ELSE split_part(a, b, c) END
+substring_index | STRING, LITERAL, -{TEXT_MAX}..-1 1..{TEXT_MAX} | STRING | CASE WHEN b = '' THEN CASE WHEN a IS NOT NULL THEN '' END WHEN c > 0 THEN array_to_string(string_split(a, b)[1:c], b) ELSE {_REVERSED.format(_BACKWARDS)} END
+overlay | STRING, STRING, 1..{TEXT_MAX}, 0..{TEXT_MAX} | STRING | left(a, c - 1) || b || substring(a, c + d)
+quote | STRING | STRING | chr(39) || replace(a, chr(39), chr(92) || chr(39)) || chr(39)
 find_in_set | STRING, STRING | BIGINT | CASE WHEN b IS NULL OR a IS NULL THEN NULL WHEN contains(a, ',') THEN 0 ELSE coalesce(list_position(string_split(b, ','), a), 0) END
 octet_length | STRING | BIGINT | strlen(a)
 bit_length | STRING | BIGINT | strlen(a) * 8
@@ -126,11 +152,16 @@ url_encode | STRING | STRING | replace(replace(replace(url_encode(a), '%20', '+'
 sqrt | NUMBER | DOUBLE | CASE WHEN a < 0 THEN 'NaN'::DOUBLE ELSE sqrt(a) END
 rint | NUMBER | DOUBLE | round_even(a, 0)
 ceil | BIGINT | BIGINT | a
-ceil | DOUBLE | BIGINT | ceil(a)::BIGINT
+ceil | DOUBLE | BIGINT | ceil(a)
+ceil | DECIMAL | DECIMAL 0 | ceil(a)
 ceiling | BIGINT | BIGINT | a
-ceiling | DOUBLE | BIGINT | ceil(a)::BIGINT
+ceiling | DOUBLE | BIGINT | ceil(a)
+ceiling | DECIMAL | DECIMAL 0 | ceil(a)
 floor | BIGINT | BIGINT | a
-floor | DOUBLE | BIGINT | floor(a)::BIGINT
+floor | DOUBLE | BIGINT | floor(a)
+floor | DECIMAL | DECIMAL 0 | floor(a)
+round | BIGINT, 0..38 = 0 | BIGINT | a
+round | DECIMAL, 0..38 = 0 | DECIMAL b | round(a, b)
 sign | NUMBER | DOUBLE | CASE WHEN isnan(a) OR a = 0 THEN a WHEN a > 0 THEN 1e0 WHEN a < 0 THEN -1e0 END
 signum | NUMBER | DOUBLE | CASE WHEN isnan(a) OR a = 0 THEN a WHEN a > 0 THEN 1e0 WHEN a < 0 THEN -1e0 END
 degrees | NUMBER | DOUBLE | a * 57.29577951308232e0
@@ -147,6 +178,10 @@ greatest | ALIKE, ALIKE* | ALIKE | greatest
 least | ALIKE, ALIKE* | ALIKE | least
 bit_count | BIGINT | BIGINT | bit_count(a)
 shiftright | BIGINT, INT | BIGINT | a >> (b & 63)
+shiftleft | BIGINT, INT | BIGINT | CASE WHEN (a::HUGEINT & ((1::HUGEINT << (64 - (b & 63))) - 1)) << (b & 63) >= 9223372036854775808 THEN ((a::HUGEINT & ((1::HUGEINT << (64 - (b & 63))) - 1)) << (b & 63)) - 18446744073709551616 ELSE (a::HUGEINT & ((1::HUGEINT << (64 - (b & 63))) - 1)) << (b & 63) END
+shiftrightunsigned | BIGINT, INT | BIGINT | CASE WHEN b & 63 = 0 THEN a ELSE ((a >> 1) & 9223372036854775807) >> ((b & 63) - 1) END
+bit_get | BIGINT, INT | BIGINT | CASE WHEN b NOT BETWEEN 0 AND 63 THEN error('there is no such bit') ELSE (a >> b) & 1 END
+getbit | BIGINT, INT | BIGINT | CASE WHEN b NOT BETWEEN 0 AND 63 THEN error('there is no such bit') ELSE (a >> b) & 1 END
 factorial | INT | BIGINT | CASE WHEN a BETWEEN 0 AND 20 THEN factorial(a)::BIGINT END
 isnan | NUMBER | BOOLEAN | coalesce(isnan(a), FALSE)
 nanvl | NUMBER, NUMBER | DOUBLE | CASE WHEN isnan(a) THEN b ELSE a END
@@ -165,6 +200,9 @@ weekofyear | DATE/TIMESTAMP | BIGINT | week(a)
 weekday | DATE/TIMESTAMP | BIGINT | isodow(a) - 1
 dayofweek | DATE/TIMESTAMP | BIGINT | dayofweek(a) + 1
 dayofyear | DATE/TIMESTAMP | BIGINT | dayofyear(a)
+dayname | DATE/TIMESTAMP | STRING | left(dayname(a), 3)
+monthname | DATE/TIMESTAMP | STRING | left(monthname(a), 3)
+to_date | DATE/TIMESTAMP | DATE | a
 hour | TIMESTAMP | BIGINT | hour(a)
 minute | TIMESTAMP | BIGINT | minute(a)
 second | TIMESTAMP | BIGINT | second(a)
@@ -174,6 +212,8 @@ date_from_unix_date | DIGITS 7 | DATE | DATE '1970-01-01' + a
 unix_micros | TIMESTAMP | BIGINT | epoch_us(a)
 unix_millis | TIMESTAMP | BIGINT | {_FLOOR.format(_SINCE, 1000)}::BIGINT
 unix_seconds | TIMESTAMP | BIGINT | {_FLOOR.format(_SINCE, 1000000)}::BIGINT
+unix_timestamp | TIMESTAMP | BIGINT | epoch_us(a) // 1000000
+to_unix_timestamp | TIMESTAMP | BIGINT | epoch_us(a) // 1000000
 timestamp_micros | DIGITS 18 | TIMESTAMP | make_timestamp(a)
 timestamp_millis | DIGITS 15 | TIMESTAMP | make_timestamp(a * 1000)
 timestamp_seconds | DIGITS 12 | TIMESTAMP | make_timestamp(a * 1000000)
@@ -186,6 +226,7 @@ equal_null | ANY, ANY | = | a <=> b
 negative | ANY | = | -a
 positive | BIGINT | BIGINT | a
 positive | DOUBLE | DOUBLE | a
+{_PARTS}
 dayofmonth | ANY | = | DAY(a)
 lcase | ANY | = | LOWER(a)
 ucase | ANY | = | UPPER(a)

@@ -17,13 +17,16 @@ _NODES = {
     "": "MaterializedProperty Star RowNumber Rank DenseRank Null CurrentTimestamp",
     "this": (
         "DataTypeParam FileFormatProperty Var TableAlias From Where Having Qualify Count Sum Avg Min Max Boolean Paren "
-        "Neg Abs Not Exists Upper Lower Trim Length Year Month Day TsOrDsToDate"
+        "Neg BitwiseNot Abs Not Exists Upper Lower Trim Length Year Month Day TsOrDsToDate"
     ),
     "expressions": (
         "Properties OptionsProperty With Group GroupingSets Rollup Cube Tuple Grouping Distinct Order Concat"
     ),
     "expression": "Limit Offset",
-    "this expression": "Add Sub Mul Div Mod EQ NEQ GT GTE LT LTE NullSafeEQ And Or Is Nullif DPipe",
+    "this expression": (
+        "Add Sub Mul Div Mod EQ NEQ GT GTE LT LTE NullSafeEQ And Or Is Nullif DPipe IntDiv BitwiseAnd BitwiseOr "
+        "BitwiseXor Extract"
+    ),
     "this expressions": "Schema Coalesce Anonymous",
     "this alias": "Subquery CTE Table Alias",
     # statements

@@ -26,7 +26,8 @@ CREATE MATERIALIZED VIEW a AS
     CASE WHEN x.b THEN 1 ELSE 2 END AS kind, CASE x.id WHEN 1 THEN 2 END AS k2, if(x.b, 1, 2) AS i,
     coalesce(x.s, w.s) AS co, nullif(x.id, 3) AS ni, -x.id AS neg, abs(x.f) AS ab,
     year(x.day) AS y, month(x.day) AS m, day(x.day) AS dd, (x.id + 1) * 2 - x.id / 3 AS ar, x.id % 7 AS mod,
-    lpad(x.s, 3, '-') AS pad
+    lpad(x.s, 3, '-') AS pad,
+    x.id DIV 7 AS dv, (x.id & 1) + (x.id | 2) + (x.id ^ 4) + ~x.id AS bits, extract(YEAR FROM x.day) AS ey
   FROM t AS x LEFT JOIN w ON x.id = w.id
   WHERE x.s LIKE 'a%' AND (x.id BETWEEN 1 AND 9 OR x.id IN (1, 2) OR NOT x.b) AND x.id <> 4 AND x.id > 0
     AND x.id >= 1 AND x.id < 9 AND x.id <= 8 AND x.s <=> w.s AND x.id IN (SELECT id FROM u)
