@@ -52,7 +52,8 @@ def bound_call(node: exp.Anonymous, bind: Bind, alike: Alike, places: Places) ->
                 gives = _rounded(gives, bound[0], arguments, node, places)
             return Bound(call if gives in (NULL, "STRING") else cast(call, gives), gives)
     if not wrong:
-        places.refuse(given[0], f"{given[0].sql(dialect=ViewsSql)} is no part of a date here", _forms(rows))
+        known = ", ".join(row.takes[0] for row in rows)
+        places.refuse(given[0], f"{given[0].sql(dialect=ViewsSql)} is no part of a date here", f"Known: {known}.")
     what, where = next(iter(wrong.items()))
     places.refuse(where, what, _forms(rows))
 
