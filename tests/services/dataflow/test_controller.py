@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic, time_ns
 from uuid import uuid4
@@ -208,8 +209,32 @@ async def test_a_controller_that_starts_again_leads_the_replicas_it_finds(tmp_pa
         assert (await wrong_ticks(log, (0, 1), TICKS, VIEWS, {"revenue": revenue, "largest": largest}))[1] == []
 
 
-async def _shown(controller: Controller, rows: Counter[Row]) -> bool:
-    return await counted(controller, "revenue") == rows
+@pytest.mark.timeout(120)
+async def test_a_row_leaves_a_replica_at_its_time_though_nothing_comes(tmp_path: Path) -> None:
+    """Only a tick tells replicas the time, so the controller mints them also where no row came."""
+    now_ms = time_ns() // 1_000_000
+    made = parse("""
+CREATE TABLE orders (id BIGINT, at TIMESTAMP) USING waltz OPTIONS (partitions '0', format 'json');
+CREATE MATERIALIZED VIEW recent AS SELECT id FROM orders WHERE at > now() - INTERVAL '1' HOUR;
+""")
+    async with bench(tmp_path) as (views, log):
+        (port,) = free_ports(1)
+        async with replica(views, port):
+            clocks = Clocks(lambda: now_ms, monotonic, lambda: uuid4().hex)
+            controller = Controller(log, [made], Place(TICKS, VIEWS), {"r0": f"127.0.0.1:{port}"}, 0.1, clocks, 1)
+            controller.allowed.set()
+            keeping = asyncio.create_task(controller.run(ignored, ignored))
+            for id_, hours in ((1, 0), (2, 3)):
+                at = datetime.fromtimestamp(now_ms / 1000, UTC) + timedelta(hours=hours)
+                await log.append(0, json.dumps({"id": id_, "at": at.isoformat()}).encode())
+            await until(lambda: _shown(controller, Counter({(1,): 1, (2,): 1}), "recent"))
+            now_ms += 3_600_000
+            await until(lambda: _shown(controller, Counter({(2,): 1}), "recent"))
+            await ended(keeping)
+
+
+async def _shown(controller: Controller, rows: Counter[Row], view: str = "revenue") -> bool:
+    return await counted(controller, view) == rows
 
 
 @pytest.mark.parametrize(
