@@ -9,12 +9,14 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -23,7 +25,7 @@ from pavane.dataflow.deltas import Sums
 from pavane.dataflow.entries import CHAIN_HEADER, decode
 from pavane.dataflow.plain import PlainEngine
 from pavane.dataflow.plan import Aggregate, Group
-from pavane.dataflow.ports import DIFF, Binding, Column, Engine, Script
+from pavane.dataflow.ports import CLOCK, DIFF, Binding, Column, Engine, Script
 from pavane.dataflow.rows import Row, table_of, updates_of
 from pavane.dataflow.runner import ViewRunner
 from pavane.dataflow.sink import ChainSink, Home
@@ -35,13 +37,16 @@ from pavane.spark import kept as kept_state
 from pavane.spark import runs
 from pavane.spark.engine import SparkEngine
 from pavane.spark.kept import Keeping
-from pavane.spark.stages import SPARK
+from pavane.spark.stages import SPARK, covers
 from pavane.spark.tables import Place
 from pavane.spark.views import SparkFlow
 from pavane.waltz.client import Waltz
-from tests.services.dataflow.oracle import SHAPES, wrong_ticks
+from tests.services.dataflow.oracle import SHAPES, TIMED, clock, wrong_ticks
+from tests.services.dataflow.oracle import script as script_of
 
 SUMS = "SELECT customer, count(*) AS n, sum(cents) AS total FROM orders GROUP BY customer"
+SPANS = [TIMED[1], TIMED[9], TIMED[12]]
+"""With rows whose time begins and ends, ones that stay, and a row of no rows."""
 ROWS = 300
 FAR = 2.0**40
 AT = Binding(1, {0: 1}, 0)
@@ -52,9 +57,10 @@ def engine_in(folder: Path, spark: SparkSession, place: Place | None = None) -> 
     return SparkEngine(spark, keeping=Keeping(str(folder), every_s=FAR), place=place)
 
 
-@pytest.mark.parametrize("shape", [SUMS, "SELECT DISTINCT customer, paid FROM orders"])
+@pytest.mark.parametrize("shape", [SUMS, "SELECT DISTINCT customer, paid FROM orders", *SPANS])
 def test_a_view_is_its_query_at_every_tick(shape: str, spark: SparkSession, tmp_path: Path) -> None:
-    assert shape in SHAPES
+    assert shape in SHAPES + TIMED
+    assert covers(script_of(shape), script_of(shape).views[0])
     assert wrong_ticks(shape, 5, engine_in(tmp_path, spark), 6) == []
 
 
@@ -119,6 +125,56 @@ def test_a_step_may_touch_many_keys(
             rows = table_of([((f"k{number}", 1, None), tick, 1) for number in range(touched)], schema)
             changed = flow.step({"t": rows}, tick + 1)
     assert changed.num_rows == 2 * touched  # each old sum out, each new one in
+
+
+SECOND = """
+CREATE TABLE t (id BIGINT, at TIMESTAMP) USING waltz OPTIONS (partitions '0', diff 'true');
+CREATE MATERIALIZED VIEW v AS SELECT id FROM t WHERE at > now() - INTERVAL '1' SECOND;
+"""
+
+
+def at_ms(script: Script, tick: int, wall_ms: int, *ids_at: tuple[int, int]) -> dict[str, pa.Table]:
+    """A step of one tick at a time in ms, with ids and their times."""
+    rows = [((id_, datetime.fromtimestamp(ms / 1000, UTC)), tick, 1) for id_, ms in ids_at]
+    return {"t": table_of(rows, arrow_schema(script.tables[0].columns)), CLOCK: clock([(tick, wall_ms)])}
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_executors_keep_rows_until_their_time_also_over_a_restart(
+    built: bool, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "RECENT_ROWS", 0)  # so that the driver has none
+    made = parse(SECOND)
+    with closing(engine_in(tmp_path, spark).open(made)) as opened:
+        flow = opened.flow(made.views[0])
+        assert isinstance(flow, SparkFlow)
+        came = [at_ms(made, 1, 5000, each) for each in ((1, 4500), (2, 5000), (3, 3000))]
+        if built:
+            (first, *others), last = came[:-1], came[-1]
+            out = [flow.step(each, 2, more=True) for each in (first, *others)] + [flow.step(last, 2)]
+        else:
+            out = [flow.step(at_ms(made, 1, 5000, (1, 4500), (2, 5000), (3, 3000)), 2)]
+        assert sorted(update for each in out for update in updates_of(each)) == [((1,), 1, 1), ((2,), 1, 1)]
+        assert flow.due_ms == 5500
+        opened.checkpoint({"v": Binding(1, {0: 3}, 5000)})
+        assert held_until(tmp_path) == [5500, 6000]
+    with closing(engine_in(tmp_path, spark).open(made)) as opened:
+        flow = opened.flow(made.views[0])
+        assert flow.at == Binding(1, {0: 3}, 5000)
+        assert flow.due_ms == 5500
+        assert not list(updates_of(flow.step(at_ms(made, 2, 5499), 3)))
+        assert list(updates_of(flow.step(at_ms(made, 3, 5500), 4))) == [((1,), 3, -1)]
+        assert flow.due_ms == 6000
+        assert list(updates_of(flow.step(at_ms(made, 4, 5600, (4, 5000)), 5))) == [((4,), 4, 1)]
+        opened.checkpoint({"v": Binding(4, {0: 4}, 5600)})
+        assert held_until(tmp_path) == [6000, 6000], "what is over is not merged"
+
+
+def held_until(folder: Path) -> list[int]:
+    """The ends in ms of spans of time that the runs in a folder hold."""
+    tables = [pq.read_table(path) for path in folder.glob("*/*/*.parquet")]
+    ends = [end for table in tables if "c2" in table.column_names for end in table.column("c2").to_pylist()]
+    return sorted(end // 1000 for end in ends)
 
 
 class Counting:

@@ -306,9 +306,9 @@ class DuckFlow:
         """Let rows pass while their time lasts."""
         table, moments = timing.state.table, self._moments
         delta = self._temporary(f"{table}_delta", timing.delta(rows))
-        made = self._temporary(f"{table}_out", timing.out(delta, moments))
-        self._add(timing.state, f"({timing.pending(delta, moments.last)})")
-        due, source = self._due.get(table, EVER), f"({timing.pending(delta, moments.last)})"
+        made = self._temporary(f"{table}_out", timing.passing(delta, moments))
+        self._add(timing.state, f"(SELECT * FROM {delta} WHERE {timing.pending(moments.last)})")
+        due, source = self._due.get(table, EVER), delta
         if due <= moments.last:
             self._rows_of(timing.over(moments.last))
             due, source = EVER, table

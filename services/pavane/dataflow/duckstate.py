@@ -22,7 +22,7 @@ from pavane.dataflow.duckflow import DuckFlow, Evaluate
 from pavane.dataflow.plan import digests
 from pavane.dataflow.ports import MEMORY_MIB, Binding, EngineError, Flow, Script, SqlView, ViewError
 
-VERSION = 2
+VERSION = 3
 """Of the state tables."""
 CHECKPOINT_S = 30.0
 """Between two checkpoints: after a restart the log is read from the last one on."""

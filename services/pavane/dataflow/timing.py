@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pavane.dataflow.deltas import DUCKDB, Dialect, State, listed
+from pavane.dataflow.deltas import DUCKDB, Counts, Dialect, listed
 from pavane.dataflow.ports import CLOCK, DIFF, TIME, WALL, Column
 from pavane.dataflow.temporal import ALWAYS, EVER
 
@@ -46,56 +46,58 @@ class Moments:
         return f"CASE {' '.join([f'WHEN {moment} <= {self.before} THEN -1', *cases])} ELSE {NEVER} END"
 
 
-class Timing:
+class Timing(Counts):
     """Lets each row pass while its span lasts: the last two of its columns, from when on and until when."""
 
     def __init__(self, table: str, columns: Sequence[Column], dialect: Dialect = DUCKDB) -> None:
-        rows = columns[:-2]
-        keys = [Column(f"c{place}", each.type) for place, each in enumerate(rows)]
-        ends = (Column("begins", "BIGINT"), Column("ends", "BIGINT"))
-        self.state = State(table, (*keys, *ends), (("n", "BIGINT"),))
-        self._names = [each.name for each in keys]
-        self._made = [f"{dialect.canonical(each)} AS c{place}" for place, each in enumerate(rows)]
-        spans = zip(columns[-2:], ends, strict=True)
-        self._made += [f"{dialect.quoted(each.name)} AS {end.name}" for each, end in spans]
-        self._shown = [f"c{place} AS {dialect.quoted(each.name)}" for place, each in enumerate(rows)]
+        super().__init__(table, columns, Counts.ALL, dialect)
+        names = [f"c{place}" for place in range(len(columns))]
+        self._begins, self._ends = names[-2:]
+        rows = zip(names[:-2], columns[:-2], strict=True)
+        self._kept = [f"{name} AS {dialect.quoted(each.name)}" for name, each in rows]
 
-    def delta(self, source: str) -> str:
+    def delta(self, source: str, *, times: bool = True) -> str:
         """SELECT how often each row comes, by tick; not those whose span is none."""
-        made = listed(self._made, f"CAST({TIME} AS BIGINT) AS t", f"CAST(sum({DIFF}) AS BIGINT) AS n")
-        rows = f"SELECT {made} FROM {source} GROUP BY ALL HAVING sum({DIFF}) <> 0"
-        return f"SELECT * FROM ({rows}) WHERE begins < ends"
+        return f"SELECT * FROM ({super().delta(source, times=times)}) WHERE {self._begins} < {self._ends}"
 
-    def out(self, delta: str, moments: Moments) -> str:
-        """SELECT what comes and goes in a step, of a delta that is not in the state yet."""
-        names = listed(self._names, "begins", "ends", "n")
-        begun = f"begins > {moments.before} AND begins <= {moments.last}"
-        due = f"{self.state.table} WHERE ends <= {moments.last} OR ({begun})"
+    def passing(self, delta: str, moments: Moments, state: str = "") -> str:
+        """SELECT what comes and goes in a step, of a delta that is not in the state yet. `state` has the rows of the
+        state that are due in the step, at least."""
+        begins, ends, names = self._begins, self._ends, listed(self.state.key_names, "n")
+        begun = f"{begins} > {moments.before} AND {begins} <= {moments.last}"
+        due = f"{state or self.state.table} WHERE {ends} <= {moments.last} OR ({begun})"
         rows = f"SELECT {names}, t FROM {delta} UNION ALL SELECT {names}, CAST(-1 AS BIGINT) AS t FROM {due}"
-        spans = listed(
-            self._names, "n", f"greatest(t, {moments.tick('begins')}) AS s", f"greatest(t, {moments.tick('ends')}) AS e"
-        )
+        spans = listed(names, f"greatest(t, {moments.tick(begins)}) AS s", f"greatest(t, {moments.tick(ends)}) AS e")
         there = f"SELECT * FROM (SELECT {spans} FROM ({rows})) WHERE s < e"
-        come = f"SELECT {listed(self._shown, f's AS {TIME}', f'n AS {DIFF}')} FROM there WHERE s >= 0"
-        gone = f"SELECT {listed(self._shown, f'e AS {TIME}', f'-n AS {DIFF}')} FROM there WHERE e < {NEVER}"
+        come = f"SELECT {listed(self._kept, f's AS {TIME}', f'n AS {DIFF}')} FROM there WHERE s >= 0"
+        gone = f"SELECT {listed(self._kept, f'e AS {TIME}', f'-n AS {DIFF}')} FROM there WHERE e < {NEVER}"
         return f"WITH there AS ({there}) {come} UNION ALL {gone}"
 
-    def pending(self, source: str, last: int) -> str:
-        """SELECT the rows whose span begins or ends after a moment."""
-        return f"SELECT * FROM {source} WHERE {self._pending(last)}"
+    def moment(self, last: int) -> str:
+        """The first moment after another one at which the span of a row begins or ends; NULL where there is none."""
+        begins, ends = self._begins, self._ends
+        return f"CASE WHEN {begins} > {last} THEN {begins} WHEN {ends} > {last} AND {ends} < {EVER} THEN {ends} END"
+
+    def pending(self, last: int) -> str:
+        """The condition that there is such a moment."""
+        return f"{self.moment(last)} IS NOT NULL"
 
     def over(self, last: int) -> str:
-        """DELETE the others from the state."""
-        return f"DELETE FROM {self.state.table} WHERE NOT ({self._pending(last)})"
+        """DELETE the rows without one from the state."""
+        return f"DELETE FROM {self.state.table} WHERE NOT ({self.pending(last)})"
 
-    @staticmethod
-    def due(source: str, last: int) -> str:
+    def due(self, source: str, last: int) -> str:
         """SELECT the first moment after another one at which something of a relation changes."""
-        return f"SELECT coalesce(min(CASE WHEN begins > {last} THEN begins ELSE ends END), {EVER}) FROM {source}"
+        return f"SELECT coalesce(min({self.moment(last)}), {EVER}) FROM {source}"
 
-    @staticmethod
-    def _pending(last: int) -> str:
-        return f"ends > {last} AND (begins > {last} OR ends < {EVER})"
+    def to_come(self, source: str, last: int) -> str:
+        """SELECT how often each row comes that counts at a moment, or later."""
+        return f"SELECT * FROM ({self.delta(source, times=False)}) WHERE {self._ends} > {last}"
+
+    def lasting(self, tick: int, source: str, last: int) -> str:
+        """SELECT what of a relation counts at a moment, as updates of a tick."""
+        rows = f"SELECT * FROM {source} WHERE {self._begins} <= {last} AND {self._ends} > {last}"
+        return f"SELECT {listed(self._kept, f'CAST({tick} AS BIGINT) AS {TIME}', f'n AS {DIFF}')} FROM ({rows})"
 
 
 def due_ms(moment: int) -> int | None:

@@ -70,6 +70,8 @@ class Runs:
         self.label = f"s{uuid4().hex}"
         self._recent: list[pa.Table] = []
         self._recent_rows = 0
+        self.needed = "true"
+        """The condition on rows that go into further runs."""
 
     def open(self, name: str, known: tuple[int, int] | None = None) -> None:
         """Take a run that is there. Raises ValueError where it is not as it was."""
@@ -93,7 +95,8 @@ class Runs:
     def _write_sums(self, source: str) -> None:
         """Make a run of the sums of rows: of all that there are, also of those that say that one is there no more."""
         state = self.stage.state
-        self.write(state.summed(source) if self.runs else state.joined(source))
+        sums = state.summed(source) if self.runs else state.joined(source)
+        self.write(f"SELECT * FROM ({sums}) WHERE {self.needed}")
 
     def touched(self, delta: pa.Table, view: str) -> str:
         """SELECT what there is of the keys of a delta, which SQL knows as `view`, at time -1."""
@@ -136,9 +139,23 @@ class Runs:
             return f"r{self.runs[0].name}"
         return f"({self.stage.state.joined(f'({self._union(self.runs)})')})"
 
+    def rows(self) -> str:
+        """Return a relation of all rows, several of a key among them."""
+        parts = [self._union(self.runs)]
+        if self._recent:
+            view = self._store.put(f"{self.label}_all", pa.concat_tables(self._recent))
+            parts.append(f"SELECT {self.stage.state.names} FROM {view}")
+        return f"({' UNION ALL '.join(parts)})"
+
+    def keep_needed(self) -> None:
+        """Let go of rows that are not needed."""
+        former, self.runs = self.runs, []
+        self._write_sums(f"({self._union(former)})")
+        self.drop(former)
+
     def _union(self, runs: list[Run]) -> str:
         return (
-            " UNION ALL ".join(f"SELECT * FROM r{run.name}" for run in runs)
+            " UNION ALL ".join(f"SELECT {self.stage.state.names} FROM r{run.name}" for run in runs)
             or f"SELECT * FROM ({self.stage.state.row('NULL')}) WHERE false"
         )
 

@@ -33,7 +33,7 @@ def covers(script: Script, view: SqlView) -> bool:
 
 
 def _covered(part: Plan) -> bool:
-    if part.keys or part.top is not None or part.timed:
+    if part.keys or part.top is not None:
         return False
     if part.group is None:
         return True

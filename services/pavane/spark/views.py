@@ -13,8 +13,10 @@ import pyarrow.compute as pc
 
 from pavane.dataflow.deltas import Counts, Sums
 from pavane.dataflow.plan import Plan
-from pavane.dataflow.ports import DIFF, TIME, Binding, Column, Script, SqlView, Table
+from pavane.dataflow.ports import CLOCK, DIFF, TIME, Binding, Column, Script, SqlView, Table
 from pavane.dataflow.rows import table_of
+from pavane.dataflow.temporal import EVER
+from pavane.dataflow.timing import BEFORE, Moments, Timing, due_ms
 from pavane.dataflow.types import arrow_schema
 from pavane.spark import stages
 from pavane.spark.faults import told_apart
@@ -29,13 +31,15 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Part:
-    """One SELECT and what it remembers: groups, or distinct rows, or both; else the rows that it lets pass."""
+    """One SELECT and what it remembers: groups, or distinct rows, or both; else the rows that it lets pass. Before them
+    the rows whose time is to come."""
 
     plan: Plan
     columns: tuple[Column, ...]
     groups: Runs | None = None
     once: Runs | None = None
     rows: Runs | None = None
+    timing: Runs | None = None
 
     @property
     def kept(self) -> list[Runs]:
@@ -72,6 +76,8 @@ class SparkFlow:
         self._place = place
         self._schema = arrow_schema(view.columns)
         self._begun = False
+        self._moments = Moments(BEFORE, ())
+        self._due = dict[str, int]()  # of each timing, the first moment at which something begins or ends
         self._pieces: dict[str, list[str]] = {}
         self._added: list[tuple[Runs, pa.Table]] = []
         self._labels: dict[str, str] = {}
@@ -90,6 +96,8 @@ class SparkFlow:
             relation.parts = [self._part(part, last=last) for part in whole.union or (whole,)]
         self.stages = [*self._present.values()]
         self.stages += [runs for each in self._relations for part in each.parts for runs in part.kept]
+        self._timings = [part.timing for each in self._relations for part in each.parts if part.timing is not None]
+        self.stages += self._timings
 
     def _part(self, plan: Plan, *, last: bool) -> _Part:
         first = plan.sides[0].select.columns
@@ -98,6 +106,8 @@ class SparkFlow:
             source, inner = plan.sides[0].table, {relation.name for relation in self._relations}
             single = source not in inner and any(each.name == source and not each.diff for each in self._tables)
             made.groups = Runs(self._store, Sums("", plan.group, first, SPARK, single=single))
+        if plan.timed:
+            made.timing = Runs(self._store, Timing("", first, SPARK))
         if plan.distinct:
             made.once = Runs(self._store, Counts("", made.columns, Counts.ONCE, SPARK))
         if last and not made.kept:
@@ -112,7 +122,11 @@ class SparkFlow:
     @property
     def due_ms(self) -> int | None:
         """See `Flow`."""
-        return None
+        return due_ms(self._first_due)
+
+    @property
+    def _first_due(self) -> int:
+        return min(self._due.values(), default=EVER)
 
     def open(self, at: Binding, kept: Sequence[Sequence[tuple[str, int, int]]]) -> None:
         """Go on with these runs of its stages. Raises ValueError."""
@@ -120,6 +134,8 @@ class SparkFlow:
             for name, rows, check in found:
                 runs.open(name, (rows, check))
         self.at, self._begun = at, True
+        self._moments = Moments(at.wall_ms * 1000, ())
+        self._look_ahead(self._timings)
 
     def kept(self) -> list[list[tuple[str, int, int]]]:
         """Return the runs of its stages, all that it remembers."""
@@ -136,6 +152,8 @@ class SparkFlow:
             )
             _logger.warning(text, self._name, self.at.tick)
         self.at, self._begun = None, False
+        self._moments = Moments(BEFORE, ())
+        self._due.clear()
         self.close()
 
     def close(self) -> None:
@@ -160,6 +178,7 @@ class SparkFlow:
         """See `Flow`."""
         assert self._place is not None or not self._tables  # noqa: S101 - the runner asked
         with told_apart():
+            inputs = self._timed(inputs)
             known = {name: self._store.put(f"{self._label(name)}_in", table) for name, table in inputs.items()}
             read = [
                 Counted(self._store.session, self._place, t, start) for t in self._tables if self._place is not None
@@ -177,6 +196,7 @@ class SparkFlow:
     def step(self, inputs: Mapping[str, pa.Table], upper: int, *, more: bool = False) -> pa.Table:
         """See `Flow`."""
         with told_apart():
+            inputs = self._timed(inputs)
             if not more and not self._pieces:
                 return self._tick(inputs, upper)
             for name, table in inputs.items():
@@ -187,6 +207,20 @@ class SparkFlow:
             found = self._whole(known, upper - 1)
             self._forget_pieces()
             return found
+
+    def _timed(self, inputs: Mapping[str, pa.Table]) -> Mapping[str, pa.Table]:
+        """Note the time of a step's ticks; return the other inputs."""
+        if self._timings:
+            self._moments = Moments.of(inputs, self._moments.last)
+        return {name: table for name, table in inputs.items() if name != CLOCK}
+
+    def _look_ahead(self, timings: Sequence[Runs]) -> None:
+        """Note when something of the state changes next."""
+        for runs in timings:
+            assert isinstance(runs.stage, Timing)  # noqa: S101 - it was made so
+            ((self._due[runs.label],),) = self._store.session.sql(
+                runs.stage.due(runs.rows(), self._moments.last)
+            ).collect()
 
     def _brought(
         self, known: dict[str, str], through: Through, keep: Callable[[str, str], str], *, whole: bool
@@ -212,6 +246,8 @@ class SparkFlow:
         """SELECT what a part makes of what it reads."""
         side = part.plan.sides[0]
         rows = stages.over(side.select, known[side.table])
+        if part.timing is not None:
+            rows = f"({through(part.timing, rows)})"
         if part.groups is not None:
             rows = part.final(f"({through(part.groups, rows)})")
         for kept in (part.once, part.rows):
@@ -220,10 +256,19 @@ class SparkFlow:
 
     # --- built at once, on executors ----------------------------------------------------------------------------------
     def _whole(self, known: dict[str, str], tick: int) -> pa.Table:
-        return self._brought(known, partial(self._filled, tick), self._view, whole=True)
+        found = self._brought(known, partial(self._filled, tick), self._view, whole=True)
+        for runs in self._timings:  # what has begun and never ends was for the contents alone
+            runs.keep_needed()
+        self._look_ahead(self._timings)
+        return found
 
     def _filled(self, tick: int, runs: Runs, source: str) -> str:
         """Add all of a source to a stage that has nothing yet; SELECT its contents."""
+        stage, last = runs.stage, self._moments.last
+        if isinstance(stage, Timing):
+            runs.needed = stage.pending(last)
+            runs.write(stage.to_come(source, last))
+            return stage.lasting(tick, runs.rows(), last)
         there = " WHERE n <> 0" if runs.stage.state.keys else ""
         runs.write(f"SELECT * FROM ({runs.stage.delta(source, times=False)}){there}")
         return runs.stage.contents(tick, runs.whole())
@@ -236,17 +281,21 @@ class SparkFlow:
 
     # --- changes of some ticks ----------------------------------------------------------------------------------------
     def _tick(self, inputs: Mapping[str, pa.Table], upper: int) -> pa.Table:
-        if self._begun and not any(table.num_rows for table in inputs.values()):
+        rests = self._begun and self._first_due > self._moments.last
+        if rests and not any(table.num_rows for table in inputs.values()):
             return table_of((), self._schema)
         known = {name: self._store.put(f"{self._label(name)}_in", table) for name, table in inputs.items()}
         found = self._brought(known, partial(self._through, upper), self._put, whole=False)
         for runs, delta in self._added:
             runs.add(delta)
         self._added = []
+        self._look_ahead([runs for runs in self._timings if self._due[runs.label] <= self._moments.last])
         return found
 
     def _through(self, upper: int, runs: Runs, source: str) -> str:
         """SELECT what changes in a stage; it is to be added when all was found."""
+        if isinstance(runs.stage, Timing):
+            return self._passing(runs, runs.stage, source)
         stage, state = runs.stage, runs.stage.state
         delta = self._store.session.sql(stage.delta(source)).toArrow()
         begins, none = not state.keys and not self._begun, f"({state.row('0')})"
@@ -262,6 +311,21 @@ class SparkFlow:
             return found
         least = min(pc.min(delta.column("t")).as_py() if delta.num_rows else upper, upper - 1)
         return f"{stage.contents(least, none)} UNION ALL SELECT * FROM ({found})"
+
+    def _passing(self, runs: Runs, timing: Timing, source: str) -> str:
+        """SELECT what comes and goes in time; what of the changes is to come is to be added when all was found."""
+        last = self._moments.last
+        rows = f"SELECT *, {timing.moment(last)} AS due FROM ({timing.delta(source)})"
+        delta = self._store.session.sql(rows).toArrow()
+        view = self._store.put(f"{runs.label}_delta", delta)
+        due = self._due.setdefault(runs.label, EVER)
+        state = f"({timing.state.joined(runs.rows())})" if due <= last else f"(SELECT * FROM {view} WHERE false)"
+        to_come = delta.filter(pc.is_valid(delta.column("due")))
+        runs.needed = timing.pending(last)
+        if to_come.num_rows:
+            self._added.append((runs, to_come))
+            self._due[runs.label] = min(due, pc.min(to_come.column("due")).as_py())
+        return timing.passing(view, self._moments, state)
 
     # --- SQL ----------------------------------------------------------------------------------------------------------
     def _joined(self, relation: _Relation, parts: Sequence[str], *, contents: bool = False) -> str:
