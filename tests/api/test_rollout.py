@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from pavane_api.kinds import RAFT_CLUSTERS, WALTZ_CLUSTERS
+from pavane_operator.crds.common import rollout_id
+from pavane_operator.crds.raftcluster import RaftClusterSpec
 from pavane_operator.kube import KubeClient
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
-from tests.api.plane import BASE, Plane, created, plane
+from tests.api.plane import BASE, Plane, created, plane, raft_cluster
 
 
 async def give_status(api: Plane, **status: Any) -> None:
@@ -170,8 +172,13 @@ async def test_undo_gives_the_spec_the_fields_of_the_former_generation(tmp_path:
         refused = await act(api, "undo")
         assert (refused.status_code, "pod q-2 is gone" in refused.json()["detail"]) == (409, True)
         await give_status(api, activeGeneration=4, history=history, conditions=[{**told, "status": "True"}], **baking)
+        planned = await act(api, "undo", generation=2, dryRun=True)
+        assert planned.json()["changes"]["image"] == "old"
+        assert "new generation of 3 pods" in planned.json()["effect"]
+        assert (await api.http.get(f"{BASE}/q")).json()["spec"]["image"] == "new", "only asked"
         answer = await act(api, "undo")
         assert (answer.status_code, answer.json().get("generation")) == (202, 2), answer.text
+        assert answer.json() == planned.json()
         spec = (await api.http.get(f"{BASE}/q")).json()["spec"]
         assert (spec["image"], spec["terminationGracePeriod"], spec["replicas"]) == ("old", "30s", 3)
         assert spec["resources"]["limits"] == {"cpu": "1"}
@@ -183,6 +190,43 @@ async def test_undo_gives_the_spec_the_fields_of_the_former_generation(tmp_path:
         await give_status(api, activeGeneration=4, history=history, failed=failed)
         answer = await act(api, "undo")
         assert (answer.status_code, answer.json().get("generation")) == (202, 4), "the one that serves"
+
+
+async def test_a_change_back_to_what_serves_or_follows_says_that_no_generation_starts(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        ids = {}
+        for image in ("serves", "follows", "failed"):
+            spec = RaftClusterSpec.model_validate(raft_cluster(image=image)["spec"])
+            ids[image] = rollout_id("RaftCluster", spec)
+        await created(api, image="failed")
+        known = [
+            {"number": number, "role": role, "image": image, "id": ids[image], "podsReady": 1, "pods": 1}
+            for number, role, image in ((2, "Active", "serves"), (1, "Standby", "follows"))
+        ]
+        told = {"type": "CanSwitchBack", "status": "True", "reason": "Following", "message": "it follows"}
+        told["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        await give_status(api, activeGeneration=2, generations=known, conditions=[told])
+        for image, words in (
+            ("serves", "generation 2, which serves"),
+            ("follows", "generation 1, which follows, takes over again"),
+            ("other", "starts a new generation of 1 pod"),
+        ):
+            answer = await act(api, "image", image=image, dryRun=True)
+            assert (answer.status_code, words in answer.json()["effect"]) == (202, True), answer.text
+
+
+async def test_an_image_is_set_whoever_owns_the_field_and_a_dry_run_sets_none(tmp_path: Path) -> None:
+    async with plane(tmp_path) as api:
+        await created(api, image="old")
+        for dry_run in (True, False):
+            answer = await act(api, "image", image="new", dryRun=dry_run)
+            assert answer.json() == {"changes": {"image": "new"}, "effect": "this starts a new generation of 1 pod"}
+            spec = (await api.http.get(f"{BASE}/q")).json()["spec"]
+            assert spec["image"] == ("old" if dry_run else "new")
+        again = await act(api, "image", image="new")
+        assert (again.status_code, "already" in again.json()["detail"]) == (409, True)
+        assert (await act(api, "image", image="x" * 254)).status_code == 422
+        assert (await act(api, "image")).status_code == 422
 
 
 async def test_an_undo_is_not_refused_because_a_status_was_written_meanwhile_but_because_the_spec_was(

@@ -210,12 +210,13 @@ const ACTIONS: Record<string, Action> = {
     path: "/rollout/undo",
     label: "Undo",
     danger: true,
-    effect: (r) =>
-      condition(r, "CanSwitchBack")?.status === "True"
-        ? `The generation before ${active(r)} takes over again with one hand-over. What was written meanwhile stays.`
-        : r.status?.["failed"] != null
-        ? `The spec goes back to that of ${active(r)}, which serves. A new generation with it rolls out.`
-        : `The spec goes back to what it was before ${active(r)}. A new generation with it rolls out.`,
+    effect: () => "", // its dialog asks the control plane
+  },
+  image: {
+    name: "image",
+    path: "/rollout/image",
+    label: "Image",
+    effect: () => "", // as of undo
   },
   suspend: {
     name: "suspend",
@@ -249,6 +250,7 @@ export function actionsOf(resource: Resource): Action[] {
     ...(running ? pick("promote", "abort") : failed ? pick("retry", "restart") : pick("restart")),
     ...pick(paused ? "resume" : "pause"),
     ...(running || number < (failed ? 1 : 2) ? [] : pick("undo")),
+    ...(running ? [] : pick("image")),
     ...(running ? [] : pick("suspend")),
   ];
 }

@@ -1,5 +1,6 @@
 import { useState } from "react";
 import { post } from "./api";
+import { Change, ImageChange } from "./changes";
 import { Raft } from "./data";
 import { Dataflow } from "./dataflow";
 import { Immortal } from "./immortal";
@@ -59,7 +60,7 @@ export function ResourcePage({ plural, namespace, name }: { plural: string; name
       {plural === "computeclusters" && <Views path={path} dataflows={dataflows()} />}
       {plural === "dataflows" && <Dataflow resource={found} />}
       {plural === "waltzclusters" && <Waltz path={path} />}
-      {hasPods(found) && <History resource={found} />}
+      {hasPods(found) && <History path={path} resource={found} />}
       <Conditions resource={found} />
       {plural !== "dataflows" && (
         <Panel title="Spec" half>
@@ -79,7 +80,11 @@ function Actions({ path, resource }: { path: string; resource: Resource }) {
           {action.label}
         </button>
       ))}
-      {chosen && (
+      {chosen?.name === "image" && <ImageChange path={path} resource={resource} onClose={() => setChosen(null)} />}
+      {chosen?.name === "undo" && (
+        <Change label="Undo" path={path + chosen.path} body={{}} resource={resource} onClose={() => setChosen(null)} />
+      )}
+      {chosen && chosen.name !== "undo" && chosen.name !== "image" && (
         <Confirm
           label={chosen.label}
           what={resource.metadata.name}
@@ -137,8 +142,11 @@ function Gates({ resource }: { resource: Resource }) {
   );
 }
 
-function History({ resource }: { resource: Resource }) {
+function History({ path, resource }: { path: string; resource: Resource }) {
   const now = useNow();
+  const [back, setBack] = useState<number | null>(null);
+  const mayUndo = actionsOf(resource).some((each) => each.name === "image");
+  const failed = resource.status?.["failed"] != null;
   const attempts = resource.status?.history ?? [];
   const longest = Math.max(1, ...attempts.map((each) => each.writeGapMs ?? 0));
   return (
@@ -146,7 +154,7 @@ function History({ resource }: { resource: Resource }) {
       {attempts.length === 0 ? (
         <Empty>No generation has been promoted yet.</Empty>
       ) : (
-        <Table caption="History" head={["Generation", "Result", "#Writes paused", "#Took", "Ended", "Image", "Reason"]}>
+        <Table caption="History" head={["Generation", "Result", "#Writes paused", "#Took", "Ended", "Image", "Reason", "Back"]}>
           {attempts.map((each) => (
             <tr key={`${each.generation}${each.finishedAt}`}>
               <th scope="row">{each.generation}</th>
@@ -161,9 +169,23 @@ function History({ resource }: { resource: Resource }) {
               <td className="quiet" title={each.message ?? ""}>
                 {each.reason ?? ""}
               </td>
+              <td>
+                {mayUndo && each.result === "Promoted" && (failed || each.generation !== resource.status?.activeGeneration) && (
+                  <button className="nowrap" onClick={() => setBack(each.generation)}>Back to {each.generation}</button>
+                )}
+              </td>
             </tr>
           ))}
         </Table>
+      )}
+      {back !== null && (
+        <Change
+          label={`Go back to generation ${back} of`}
+          path={`${path}/rollout/undo`}
+          body={{ generation: back }}
+          resource={resource}
+          onClose={() => setBack(null)}
+        />
       )}
     </Panel>
   );

@@ -1,19 +1,20 @@
 """Actions on a resource as server-side apply of one field, one manager per field (docs/specs/operator.md 8.1).
 
 The REST API and the command line both act through this module, so a field has one manager wherever it was set from,
-and the conflict with a GitOps tool that owns the field is visible instead of silently won. Two actions change what
-others own by their nature, as those of kubectl do: `scale`, for the number has a default, and `undo`.
+and the conflict with a GitOps tool that owns the field is visible instead of silently won. Three actions change what
+others own by their nature, as those of kubectl do: `scale`, for the number has a default, `undo` and `set_image`.
 """
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pavane_operator import kube
 from pavane_operator.crds.base import Model
 from pavane_operator.crds.common import pod_fields
 from pavane_operator.crds.definitions import settled_spec, spec_model
+from pavane_operator.crds.effects import effect
 from pavane_operator.crds.rollout import parse_repair
 from pavane_operator.kube.resources import CONTROLLER_REVISIONS
 
@@ -114,6 +115,7 @@ ACTIONS = {
 
 
 UNDO_MANAGER = "pavane-undo"
+IMAGE_MANAGER = "pavane-image"
 UNDO_AGAIN_MAX = 10
 """So often the status may be written between a look and a write; the operator writes texts every 5 s at most."""
 ANNOTATION_MANAGER = "pavane-annotations"
@@ -170,29 +172,98 @@ async def scale(client: kube.KubeClient, resource: kube.Resource, namespace: str
     return "spec.servers.replicas" if "servers" in spec else "spec.replicas"
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What was changed, or with a dry run would be."""
+
+    fields: dict[str, Any]
+    """The fields of the spec, nested as there; None for one that is absent now."""
+    effect: str
+    """What becomes of the resource, in words."""
+    generation: int | None = None
+    """The one that an undo goes back to."""
+
+
 async def undo(
-    client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, to: int | None = None
-) -> tuple[int, dict[str, Any]]:
+    client: kube.KubeClient,
+    resource: kube.Resource,
+    namespace: str,
+    name: str,
+    to: int | None = None,
+    *,
+    dry_run: bool = False,
+) -> Change:
     """Give the pod-affecting fields of the spec the values of a former generation, by default the one before.
 
-    Returns its number and the fields that changed, None for one that is absent now. The operator then rolls out a new
-    generation. Raises Refused where no such generation is known or nothing differs, ``kube.NotFound``,
-    ``kube.Conflict`` when the spec changed meanwhile; a status that was written is looked at again.
+    Raises Refused where no such generation is known or nothing differs, ``kube.NotFound``, ``kube.Conflict`` when the
+    spec changed meanwhile; a status that was written is looked at again. ``dry_run`` stores nothing.
     """
+
+    async def of(document: kube.Object) -> Change:
+        return await _undo(client, resource, namespace, document, to, dry_run)
+
+    return await _while_spec_stays(client, resource, namespace, name, of)
+
+
+async def set_image(
+    client: kube.KubeClient, resource: kube.Resource, namespace: str, name: str, image: str, *, dry_run: bool = False
+) -> Change:
+    """Set the image of the pods, whoever owns the field; "" is the operator's default.
+
+    Raises Refused where the spec has it already, ``kube.NotFound``, ``kube.Invalid``, ``kube.Conflict`` as ``undo``
+    does. ``dry_run`` stores nothing.
+    """
+
+    async def of(document: kube.Object) -> Change:
+        if document["spec"].get("image", "") == image:
+            raise Refused(f"The spec names the image {image or 'of the operator'} already.")
+        return await _change(client, resource, namespace, document, {"image": image}, IMAGE_MANAGER, dry_run)
+
+    return await _while_spec_stays(client, resource, namespace, name, of)
+
+
+async def _while_spec_stays(
+    client: kube.KubeClient,
+    resource: kube.Resource,
+    namespace: str,
+    name: str,
+    change: Callable[[kube.Object], Awaitable[Change]],
+) -> Change:
+    """Change the resource as it was read; again when its status was written meanwhile, which changes the version."""
     document = await client.get(resource, name, namespace)
     for _ in range(UNDO_AGAIN_MAX):
         try:
-            return await _undo(client, resource, namespace, document, to)
+            return await change(document)
         except kube.Conflict:
             former, document = document, await client.get(resource, name, namespace)
             if document["metadata"]["generation"] != former["metadata"]["generation"]:
                 raise
-    return await _undo(client, resource, namespace, document, to)
+    return await change(document)
+
+
+async def _change(
+    client: kube.KubeClient,
+    resource: kube.Resource,
+    namespace: str,
+    document: kube.Object,
+    fields: dict[str, Any],
+    manager: str,
+    dry_run: bool,
+) -> Change:
+    metadata = {"resourceVersion": document["metadata"]["resourceVersion"]}
+    body, name = {"metadata": metadata, "spec": fields}, document["metadata"]["name"]
+    after = await client.patch(resource, name, body, namespace, manager=manager, dry_run=dry_run)
+    return Change(fields, effect(resource.kind, document, after))
 
 
 async def _undo(
-    client: kube.KubeClient, resource: kube.Resource, namespace: str, document: kube.Object, to: int | None
-) -> tuple[int, dict[str, Any]]:
+    client: kube.KubeClient,
+    resource: kube.Resource,
+    namespace: str,
+    document: kube.Object,
+    to: int | None,
+    dry_run: bool,
+) -> Change:
     name = document["metadata"]["name"]
     number = to if to is not None else _former(document)
     told = {each["type"]: each for each in _status(document).get("conditions") or ()}.get("CanSwitchBack") or {}
@@ -210,9 +281,8 @@ async def _undo(
     changes = difference(settled_spec(resource.kind, document), revision["data"]["fields"])
     if not changes:
         raise Refused(f"The spec differs from generation {number} in no pod-affecting field.")
-    metadata = {"resourceVersion": document["metadata"]["resourceVersion"]}
-    await client.patch(resource, name, {"metadata": metadata, "spec": changes}, namespace, manager=UNDO_MANAGER)
-    return number, changes
+    change = await _change(client, resource, namespace, document, changes, UNDO_MANAGER, dry_run)
+    return replace(change, generation=number)
 
 
 def difference(spec: Model, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pavane_api.control import Shared
 from pavane_api.documents import Document, StrictDocument
 from pavane_api.idempotency import KEY_CHARACTERS_MAX
 from pavane_api.problems import Conflict, responses
-from pavane_api.rollout.actions import ACTIONS, Refused, act, scale, undo
+from pavane_api.rollout.actions import ACTIONS, Refused, act, scale, set_image, undo
 from pavane_operator.crds.descriptor import Definition
 from pavane_operator.kube import Identity
 from pavane_operator.kube.resources import custom
@@ -42,15 +42,37 @@ class UndoRequest(StrictDocument):
 
     generation: int | None = Field(None, ge=1)
     """The generation whose pod-affecting fields count again; by default the one before the active one."""
+    dry_run: bool = False
+    """True tells what would change, and changes nothing."""
 
 
 class UndoResult(Document):
-    """What the spec is now; the operator rolls it out next."""
+    """What the spec is now, or with a dry run would be; the operator rolls it out next."""
 
     generation: int
     """The generation that was gone back to."""
     changes: dict[str, Any]
     """The fields of the spec that changed; null = back to the default."""
+    effect: str
+    """What becomes of the resource, in words."""
+
+
+class ImageRequest(StrictDocument):
+    """Which image the pods shall have."""
+
+    image: str = Field(max_length=253)
+    """Empty: the operator's default image."""
+    dry_run: bool = False
+    """True tells what would change, and changes nothing."""
+
+
+class ImageResult(Document):
+    """What the spec is now, or with a dry run would be; the operator rolls it out next."""
+
+    changes: dict[str, Any]
+    """The fields of the spec that changed."""
+    effect: str
+    """What becomes of the resource, in words."""
 
 
 class ActionResult(Document):
@@ -158,17 +180,42 @@ class Endpoints:
         idempotency_key: Key = None,
     ) -> UndoResult:
         """Give the pod-affecting fields of the spec the values of a former generation; a new one is rolled out."""
-        to = body.generation if body is not None else None
+        said = body or UndoRequest()
 
         async def perform() -> dict[str, Any]:
             try:
-                number, changes = await undo(control.kube, self._resource, namespace, name, to)
+                change = await undo(
+                    control.kube, self._resource, namespace, name, said.generation, dry_run=said.dry_run
+                )
             except Refused as error:
                 raise Conflict(str(error)) from error
-            return {"generation": number, "changes": changes}
+            return {"generation": change.generation, "changes": change.fields, "effect": change.effect}
 
         scope = self._of(caller, namespace, name, "undo")
-        return UndoResult(**await control.idempotency.once(scope, idempotency_key, to, perform))
+        return UndoResult(**await control.idempotency.once(scope, idempotency_key, said, perform))
+
+    async def image(
+        self,
+        control: Shared,
+        caller: Caller,
+        namespace: str,
+        name: str,
+        body: ImageRequest,
+        idempotency_key: Key = None,
+    ) -> ImageResult:
+        """Set the image of the pods; a new generation with it is rolled out."""
+
+        async def perform() -> dict[str, Any]:
+            try:
+                change = await set_image(
+                    control.kube, self._resource, namespace, name, body.image, dry_run=body.dry_run
+                )
+            except Refused as error:
+                raise Conflict(str(error)) from error
+            return {"changes": change.fields, "effect": change.effect}
+
+        scope = self._of(caller, namespace, name, "image")
+        return ImageResult(**await control.idempotency.once(scope, idempotency_key, body, perform))
 
     def _of(self, caller: Identity, namespace: str, name: str, action: str) -> tuple[str, ...]:
         """Within what a key of a caller means the same request."""
@@ -201,4 +248,10 @@ def router_of(kind: Definition) -> APIRouter:
         status_code=202,
         responses=responses(problems.NotFound, problems.Conflict),
     )(endpoints.undo)
+    router.post(
+        "/rollout/image",
+        operation_id=f"set_image_of_{singular}",
+        status_code=202,
+        responses=responses(problems.NotFound, problems.Conflict),
+    )(endpoints.image)
     return router

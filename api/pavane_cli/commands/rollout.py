@@ -166,9 +166,9 @@ def undo(
 async def _undo(one: One, to: int | None, wait_s: float | None) -> None:
     async with cluster(one.where) as client:
         with as_user_error(Refused, code=ExitCode.REFUSED):
-            number, changes = await actions.undo(client, one.resource, one.namespace, one.name, to)
-        output.say(f"{one.reference}: back to what generation {number} was made of")
-        for field, value in _flat(changes).items():
+            change = await actions.undo(client, one.resource, one.namespace, one.name, to)
+        output.say(f"{one.reference}: back to what generation {change.generation} was made of")
+        for field, value in _flat(change.fields).items():
             output.say(f"  spec.{field} = {'<default>' if value is None else _shown(value)}")
         if wait_s is not None:
             await wait_ready(client, one.resource, one.namespace, one.name, wait_s)

@@ -21,7 +21,19 @@ def effect(kind: str, before: dict[str, Any] | None, after: dict[str, Any]) -> s
     status = before.get("status") or {}
     if rollout_id(kind, old.settled(status)) == rollout_id(kind, new.settled(status)):
         return _changed(before, after)
-    return f"this starts a new generation of {pods}"
+    return _of_generation(kind, new.settled(status), status) or f"this starts a new generation of {pods}"
+
+
+def _of_generation(kind: str, spec: CommonSpec, status: dict[str, Any]) -> str:
+    """What becomes of the generation that is of this spec already; empty if there is none, and a new one starts."""
+    ids = {rollout_id(kind, spec), rollout_id(kind, spec, as_written=True)}
+    known = {each["role"]: each["number"] for each in status.get("generations") or () if each["id"] in ids}
+    told = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    if "Active" in known:
+        return f"generation {known['Active']}, which serves, is of this spec already; no generation starts"
+    if "Standby" in known and told.get("CanSwitchBack") == "True":
+        return f"generation {known['Standby']}, which follows, takes over again by one hand-over; no generation starts"
+    return ""
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> str:

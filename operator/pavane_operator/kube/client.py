@@ -318,11 +318,13 @@ class KubeClient:
         namespace: str | None = None,
         *,
         manager: str = MANAGER,
+        dry_run: bool = False,
     ) -> Object:
-        """JSON merge patch (a dictionary) or JSON patch (a list of operations)."""
+        """JSON merge patch (a dictionary) or JSON patch (a list of operations); `dry_run` as for `apply`."""
         content_type = MERGE if isinstance(body, dict) else JSON_PATCH
         path = resource.path(namespace, name)
-        return await self._call("PATCH", path, query=_query(fieldManager=manager), body=body, content_type=content_type)
+        query = _query(dryRun="All" if dry_run else None, fieldManager=manager)
+        return await self._call("PATCH", path, query=query, body=body, content_type=content_type)
 
     async def delete(
         self,
