@@ -17,6 +17,7 @@ from pavane_api import answers, dashboard, guide, pages
 from pavane_api.auth import Authority
 from pavane_api.bodies import BodyLimit
 from pavane_api.control import Control
+from pavane_api.events import endpoints as events
 from pavane_api.idempotency import Idempotency
 from pavane_api.overview.endpoints import router as overview
 from pavane_api.parameters import only_known, only_known_of_caller
@@ -61,6 +62,7 @@ def _v1() -> tuple[BaseRoute, ...]:
         if isinstance(kind, Definition):
             v1.include_router(rollout.router_of(kind))
             v1.include_router(pods.router_of(kind))
+            v1.include_router(events.router_of(kind))
             v1.include_router(series.router_of(kind))
         for package in kind.routers:
             v1.include_router(import_module(f"pavane_api.{package}.endpoints").router)

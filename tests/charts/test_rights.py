@@ -74,6 +74,7 @@ async def _use_everything(local: LocalCluster, kube: KubeClient, http: httpx2.As
     assert answer.status_code == 201, answer.text
     assert (await http.get("/api/v1/raftclusters")).json()["items"]
     assert (await http.get(f"{ONE}/pods")).json()["items"]
+    assert (await http.get(f"{ONE}/events")).json()["items"]
     async with http.stream("GET", f"{ONE}/pods", params={"watch": "true"}) as stream:
         assert await anext(aiter(stream.aiter_lines()))
     async with http.stream("GET", "/api/v1/raftclusters", params={"watch": "true"}) as stream:

@@ -3,6 +3,7 @@ import { post } from "./api";
 import { Change, ImageChange } from "./changes";
 import { Raft } from "./data";
 import { Dataflow } from "./dataflow";
+import { Events } from "./events";
 import { Immortal } from "./immortal";
 import { Lanes } from "./lanes";
 import { Waltz } from "./log";
@@ -62,6 +63,7 @@ export function ResourcePage({ plural, namespace, name }: { plural: string; name
       {plural === "waltzclusters" && <Waltz path={path} />}
       {hasPods(found) && <History path={path} resource={found} />}
       <Conditions resource={found} />
+      {hasPods(found) && <Events path={path} />}
       {plural !== "dataflows" && (
         <Panel title="Spec" half>
           <pre tabIndex={0}>{JSON.stringify(found.spec, null, 2)}</pre>

@@ -97,6 +97,9 @@
 - apiGroups: ['']
   resources: [pods]
   verbs: [list, watch]
+- apiGroups: ['']
+  resources: [events]
+  verbs: [list]
 {{- end }}
 
 {{- define "pavane.rules.view" -}}

@@ -14,6 +14,7 @@ from pavane_operator.kube.resources import (
     BUDGETS,
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
+    CORE_EVENTS,
     CRDS,
     ENDPOINT_SLICES,
     EVENTS,
@@ -104,6 +105,8 @@ def rules() -> Mapping[str, tuple[Rule, ...]]:
             *_of(("list",), CONTROLLER_REVISIONS),
             # Whose stage it asks for and shows.
             *_of(("list", "watch"), PODS),
+            # Of resources and their pods, for who may list them himself.
+            *_of(("list",), CORE_EVENTS),
         ),
         "view": (Rule(GROUP, plurals, READ),),
         "edit": (Rule(GROUP, plurals, ("create", "update", "patch", "delete")), *scale),

@@ -1,0 +1,1 @@
+"""What Kubernetes noted about a resource and its pods."""
