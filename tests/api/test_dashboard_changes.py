@@ -56,7 +56,7 @@ async def test_a_listed_generation_is_gone_back_to_after_its_differences_were_sh
             await dialog.get_by_role("button", name="Cancel").click()
             assert (await spec_of(here))["image"] == "third:3"
             await page.get_by_role("button", name="Back to 1").click()
-            await dialog.get_by_role("button", name="Go back to generation 1 of").click()
+            await dialog.get_by_role("button", name="Go back", exact=True).click()
             await expect(dialog).to_have_count(0)
             assert (await spec_of(here))["image"] == FIRST
 
@@ -76,6 +76,6 @@ async def test_an_image_is_changed_after_what_it_does_was_shown(tmp_path: Path) 
             dialog = page.get_by_role("dialog", name="Change image of q?")
             await expect(dialog.get_by_role("row", name="spec.image")).to_contain_text("fourth:4")
             assert (await spec_of(here))["image"] == "third:3"
-            await dialog.get_by_role("button", name="Change image of").click()
+            await dialog.get_by_role("button", name="Change image", exact=True).click()
             await expect(dialog).to_have_count(0)
             assert (await spec_of(here))["image"] == "fourth:4"

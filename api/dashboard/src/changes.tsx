@@ -31,6 +31,7 @@ const written = (value: unknown) =>
 
 interface ChangeOf {
   label: string;
+  title: string;
   path: string;
   /** What is posted there; with `dryRun` it is only asked for. */
   body: Fields;
@@ -39,17 +40,16 @@ interface ChangeOf {
 }
 
 /** Asks the control plane what would change, shows it, and changes it when told so. */
-export function Change({ label, path, body, resource, onClose }: ChangeOf) {
+export function Change({ label, title, path, body, resource, onClose }: ChangeOf) {
   const planned = useQuery({
     queryKey: ["change", path, body, resource.metadata.uid],
     queryFn: () => post<Changed>(path, { ...body, dryRun: true }),
     gcTime: 0, // the next dialog asks anew: the spec may be another by then
     retry: false,
   });
-  const what = resource.metadata.name;
   if (!planned.data)
     return (
-      <Dialog title={`${label} ${what}?`} onClose={onClose}>
+      <Dialog title={title} onClose={onClose}>
         <Told query={planned} what="what would change">
           {() => null}
         </Told>
@@ -59,7 +59,7 @@ export function Change({ label, path, body, resource, onClose }: ChangeOf) {
       </Dialog>
     );
   return (
-    <Confirm label={label} what={what} danger act={() => post(path, body)} onClose={onClose}>
+    <Confirm label={label} title={title} what={resource.metadata.name} danger act={() => post(path, body)} onClose={onClose}>
       <Differences present={resource.spec} changed={planned.data} />
     </Confirm>
   );
@@ -101,7 +101,16 @@ export function ImageChange({ path, resource, onClose }: { path: string; resourc
   const [image, setImage] = useState(present);
   const [chosen, setChosen] = useState<string | null>(null);
   if (chosen !== null)
-    return <Change label="Change image of" path={`${path}/rollout/image`} body={{ image: chosen }} resource={resource} onClose={onClose} />;
+    return (
+      <Change
+        label="Change image"
+        title={`Change image of ${resource.metadata.name}?`}
+        path={`${path}/rollout/image`}
+        body={{ image: chosen }}
+        resource={resource}
+        onClose={onClose}
+      />
+    );
   return (
     <Dialog title={`Image of ${resource.metadata.name}`} onClose={onClose}>
       <form

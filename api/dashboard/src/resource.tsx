@@ -84,7 +84,14 @@ function Actions({ path, resource }: { path: string; resource: Resource }) {
       ))}
       {chosen?.name === "image" && <ImageChange path={path} resource={resource} onClose={() => setChosen(null)} />}
       {chosen?.name === "undo" && (
-        <Change label="Undo" path={path + chosen.path} body={{}} resource={resource} onClose={() => setChosen(null)} />
+        <Change
+          label="Undo"
+          title={`Undo ${resource.metadata.name}?`}
+          path={path + chosen.path}
+          body={{}}
+          resource={resource}
+          onClose={() => setChosen(null)}
+        />
       )}
       {chosen && chosen.name !== "undo" && chosen.name !== "image" && (
         <Confirm
@@ -182,7 +189,8 @@ function History({ path, resource }: { path: string; resource: Resource }) {
       )}
       {back !== null && (
         <Change
-          label={`Go back to generation ${back} of`}
+          label="Go back"
+          title={`Go back to generation ${back} of ${resource.metadata.name}?`}
           path={`${path}/rollout/undo`}
           body={{ generation: back }}
           resource={resource}

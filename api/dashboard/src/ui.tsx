@@ -95,6 +95,8 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
 /** Asks before something is done, and says why it could not be; `label` is what is done. */
 export function Confirm(props: {
   label: string;
+  /** Of the dialog, where label and name make none. */
+  title?: string;
   what: string;
   danger?: boolean | undefined;
   act: () => Promise<unknown>;
@@ -104,7 +106,7 @@ export function Confirm(props: {
   const { label, what, danger, act, onClose, children } = props;
   const run = useMutation({ mutationFn: act });
   return (
-    <Dialog title={`${label} ${what}?`} onClose={onClose}>
+    <Dialog title={props.title ?? `${label} ${what}?`} onClose={onClose}>
       {children}
       {run.error && <Failure error={run.error} />}
       <div className="actions">
