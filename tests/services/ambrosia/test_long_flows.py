@@ -391,3 +391,28 @@ def test_a_message_that_this_library_did_not_write_is_dropped() -> None:
     desk.settle()
     assert [each.where for each in place.failed] == ["method -16"]
     run_out(desk, place)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.integers(-2, 3), inner, max_size=5),
+    max_leaves=10,
+)
+LIKE_OURS = st.tuples(st.integers(-2, 2) | ANYTHING, st.integers(-3, 3) | ANYTHING, ANYTHING, ANYTHING)
+REQUEST_LIKE = st.tuples(st.text(), st.text(), st.integers(-(1 << 63), (1 << 64) - 1) | ANYTHING, ANYTHING)
+
+
+@given(
+    st.sampled_from((beside.RAN, beside.FIRED, beside.CLOCK, beside.INGRESS)),
+    ANYTHING.map(pack) | LIKE_OURS.map(pack) | REQUEST_LIKE.map(pack) | st.binary(max_size=20),
+)
+def test_whatever_a_message_to_oneself_holds_the_next_request_is_served(number: int, content: bytes) -> None:
+    """A peer can send one, and it is in the log then: what ended the process would end it at each start."""
+    desk, place = looping()
+    desk.request("loop", Loop.watch, 1)
+    place.engine.send_impulse(number, content)
+    place.turn()
+    desk.settle()
+    token = desk.request("loop", Loop.watch, 2)
+    run_out(desk, place)
+    assert token in place.results or place.engine.flows

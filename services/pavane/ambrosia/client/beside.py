@@ -13,6 +13,8 @@ from pavane.ambrosia.client.values import pack
 RAN, FIRED, CLOCK, INGRESS = -16, -17, -18, -19
 """Methods of Impulses to oneself: the result of ``run``, a timer, the clock, a request from outside."""
 KINDS = frozenset({"sleep", "now", "run"})
+MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError)
+"""What reading content raises that this library does not write."""
 _NONE = pack(None)
 
 
@@ -53,6 +55,20 @@ def again(logged: Sequence[Any]) -> bool:
     return len(logged) > 2 and logged[3] >= 0
 
 
+def as_number(value: Any, bits: int = 63) -> int:
+    """Return a number of at most so many bits that was logged; raises ``ValueError`` for anything else."""
+    if not isinstance(value, int) or not 0 <= value < 1 << bits:
+        raise ValueError(f"{str(value)[:100]} is no number that was logged")
+    return value
+
+
+def as_bytes(value: Any) -> bytes:
+    """Return bytes that were logged; raises ``ValueError`` for anything else: ``bytes`` of a number is as many zeros."""
+    if not isinstance(value, bytes):
+        raise ValueError(f"bytes were logged, not {type(value).__name__}")
+    return value
+
+
 def name_of(function: Any) -> str:
     """Return how a function that is run is called."""
     return getattr(function, "__qualname__", type(function).__name__)
@@ -69,7 +85,7 @@ def told(outside: Outside, *content: Any) -> tuple[int, bytes]:
 def came(flow: Flow, index: int, method: int, content: Sequence[Any], clock: int) -> tuple[int, bool]:
     """Take what a message tells of an open step; returns the clock from then on, and whether the message counts.
 
-    Raises ``ValueError``, ``TypeError`` or ``IndexError`` for content that this library does not write.
+    Raises one of ``MALFORMED`` for content that this library does not write.
     """
     step = flow.steps[index]
     if method == CLOCK:
@@ -87,7 +103,7 @@ def came(flow: Flow, index: int, method: int, content: Sequence[Any], clock: int
             return clock, False
         step.due = -1
     elif method == RAN:
-        state, value = VALUE if content[0] else ERROR, bytes(content[1])
+        state, value = VALUE if content[0] else ERROR, as_bytes(content[1])
         attempt, due = map(int, content[2:4] or (step.attempts, -1))
         if step.due >= 0 or attempt != step.attempts:
             return clock, False

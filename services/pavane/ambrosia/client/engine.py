@@ -360,10 +360,10 @@ class Engine:
             content = unpack(event.arguments)
             if event.method == beside.INGRESS:
                 token, key, number, data = content
-                request = str(token), str(key), int(number), bytes(data)
+                request = str(token), str(key), beside.as_number(number, 32), beside.as_bytes(data)
             else:
-                number, index, rest = int(content[0]), int(content[1]), content[2:]
-        except (ValueError, TypeError, IndexError):
+                number, index, rest = beside.as_number(content[0]), beside.as_number(content[1]), content[2:]
+        except beside.MALFORMED:
             return self._malformed(event)
         if event.method == beside.INGRESS:
             return self._ingress(*request, seed)
@@ -373,7 +373,7 @@ class Engine:
             return f"method {event.method}"
         try:
             self._clock, counts = beside.came(flow, index, event.method, rest, self._clock)
-        except (ValueError, TypeError, IndexError):
+        except beside.MALFORMED:
             return self._malformed(event)
         if counts:
             self.outside(flow, index)
