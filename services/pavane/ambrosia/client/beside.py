@@ -63,7 +63,7 @@ def as_number(value: Any, bits: int = 63) -> int:
 
 
 def as_bytes(value: Any) -> bytes:
-    """Return bytes that were logged; raises ``ValueError`` for anything else: ``bytes`` of a number is as many zeros."""
+    """Return bytes that were logged; raises ``ValueError`` for anything else: of a number ``bytes`` makes zeros."""
     if not isinstance(value, bytes):
         raise ValueError(f"bytes were logged, not {type(value).__name__}")
     return value
