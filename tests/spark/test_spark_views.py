@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,7 @@ from pavane.dataflow.ports import Engine
 from pavane.dataflow.rows import Row
 from pavane.dataflow.types import arrow_schema
 from pavane.spark.engine import SparkEngine
+from pavane.spark.kept import Keeping
 from tests.services.dataflow.grammar import TICKS, Case, case, comparable, played
 
 SEEDS = int(os.environ.get("SEEDS", "300"))
@@ -103,9 +105,10 @@ def differences(made: Case, wanted: list[Counter[Row] | None], engine: Engine) -
 
 
 @pytest.mark.timeout(3000)
-def test_views_are_what_spark_answers_at_every_tick(session: SparkSession) -> None:
+def test_views_are_what_spark_answers_at_every_tick(session: SparkSession, tmp_path: Path) -> None:
     one = os.environ.get("PAVANE_SEED")
-    engines: dict[str, Engine] = {"plain": PlainEngine(), "spark": SparkEngine(session)}
+    keeping = Keeping(str(tmp_path), durable=False)  # else DuckDB would keep the state, in the driver
+    engines: dict[str, Engine] = {"plain": PlainEngine(), "spark": SparkEngine(session, keeping=keeping)}
     wrong: dict[str, object] = {}
     answered = 0
     for seed in [int(one)] if one else range(SEEDS):

@@ -82,11 +82,14 @@ class Planner:
         sets = grouping_sets(select, self._places)
         timed = [term for term in sources.conditions if says_now(term)]
         others = [term for term in sources.conditions if not says_now(term)]
-        condition = all_of([Binder(joined.scope).condition(term) for term in others])
+        condition = None
         if timed:
-            span = span_of(timed, Binder(joined.scope), self._places)
-            joined, condition = sources.timed(joined, span, condition), None
+            binder = Binder(joined.scope)
+            test = all_of([binder.condition(term) for term in others])
+            joined = sources.timed(joined, span_of(timed, binder, self._places), test)
         joined = sources.shared(joined) if sets else joined
+        if not timed:
+            condition = all_of([Binder(joined.scope).condition(term) for term in others])
         if select.args.get("distinct") is not None:
             for each in select.args["distinct"].expressions:
                 self._places.refuse(each, "DISTINCT takes no list here", "Write SELECT DISTINCT a, b.")

@@ -102,7 +102,7 @@ class Runs:
         """SELECT what there is of the keys of a delta, which SQL knows as `view`, at time -1."""
         hashes = pc.unique(delta.column("h"))
         wanted = (
-            ", ".join(f"{each}L" for each in hashes.to_pylist())
+            ", ".join(f"{each}L" for each in hashes.to_pylist()) or "NULL"
             if len(hashes) <= HASHES_MAX
             else f"SELECT h FROM {view}"
         )

@@ -26,6 +26,8 @@ from pavane.spark.tables import BAD, Counted, Place
 
 Through = Callable[[Runs, str], str]
 """Brings rows through a stage; SELECTs what comes of it."""
+NULL, NOTHING = "NULL", "0"
+"""What a row of the state holds: every column takes the one, sums of no rows are the other."""
 _logger = logging.getLogger(__name__)
 
 
@@ -298,19 +300,19 @@ class SparkFlow:
             return self._passing(runs, runs.stage, source)
         stage, state = runs.stage, runs.stage.state
         delta = self._store.session.sql(stage.delta(source)).toArrow()
-        begins, none = not state.keys and not self._begun, f"({state.row('0')})"
+        begins = not state.keys and not self._begun
         if not delta.num_rows and not begins:
-            return f"SELECT * FROM ({stage.contents(0, none)}) WHERE false"
+            return f"SELECT * FROM ({stage.contents(0, f'({state.row(NULL)})')}) WHERE false"
         view = self._store.put(f"{runs.label}_delta", delta)
         if begins:  # the row of no rows is there from the first tick on
-            runs.write(state.row("0"))
+            runs.write(state.row(NOTHING))
         self._added.append((runs, delta))
         single = len(pc.unique(delta.column("t"))) <= 1
         found = stage.out(view, runs.touched(delta, view), single=single)
         if not begins:
             return found
         least = min(pc.min(delta.column("t")).as_py() if delta.num_rows else upper, upper - 1)
-        return f"{stage.contents(least, none)} UNION ALL SELECT * FROM ({found})"
+        return f"{stage.contents(least, f'({state.row(NOTHING)})')} UNION ALL SELECT * FROM ({found})"
 
     def _passing(self, runs: Runs, timing: Timing, source: str) -> str:
         """SELECT what comes and goes in time; what of the changes is to come is to be added when all was found."""

@@ -80,6 +80,8 @@ SELECT customer, paid, sum(cents) AS total, grouping(paid) AS g, max(paid) AS mo
   GROUP BY ROLLUP(customer, paid) HAVING count(*) > 0;
 SELECT c.city, o.day, count(*) + grouping(c.city) AS n FROM orders o JOIN customers c
   ON o.customer = c.name GROUP BY CUBE(c.city, o.day) HAVING count(*) > 0;
+SELECT c.city, o.day, count(*) AS n FROM orders o LEFT JOIN customers c ON o.customer = c.name
+  WHERE o.paid AND o.cents > 5 GROUP BY ROLLUP(c.city, o.day) HAVING count(*) > 0;
 SELECT customer, day, count(*) AS n FROM orders GROUP BY paid, GROUPING SETS ((customer, day), (day), ())
   HAVING count(*) > 0;
 SELECT DISTINCT customer, count(*) AS n FROM orders GROUP BY ROLLUP(customer, day) HAVING count(*) > 0
