@@ -25,7 +25,7 @@ html_copy_source = html_show_copyright = html_show_sphinx = False
 
 NAVIGATION = {
     "Begin": ["tutorial", "connect", "dashboard"],
-    "On Kubernetes": ["install", "operations", "security", "troubleshooting"],
+    "On Kubernetes": ["install", "operations", "gitops", "security", "troubleshooting"],
     "Kinds": ["raft", "keys", "swim", "waltz", "waltz-years", "immortals", "compute", "spark"],
     "Reference": ["cli", "rest", "api", "rollout", "telemetry", "limitations", "differences"],
     "How it is built": ["../ARCHITECTURE", "design", "../CONTRIBUTING", "handbook", "../CHANGELOG"],
