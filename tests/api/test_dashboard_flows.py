@@ -1,15 +1,14 @@
 """Open flows over REST and in the browser: found by their attributes, and one with its history."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from playwright.async_api import expect
 
 from pavane.ambrosia import serve
-from pavane_api.immortals import about, service
 from pavane_api.kinds import COORDINATORS
 from tests.api.browser import clean, opened
+from tests.api.immortals import serves
 from tests.api.plane import plane
 from tests.requires import requires
 from tests.services.ambrosia.test_search_attributes import Shop
@@ -26,15 +25,7 @@ async def test_flows_are_found_and_shown(tmp_path: Path, monkeypatch: pytest.Mon
         serve(Shop, name="shop", rp=given.receive_port, sp=given.send_port, http="127.0.0.1:0") as handle,
         plane(tmp_path / "plane") as here,
     ):
-        assert handle.http is not None
-        host, port = handle.http
-
-        async def address_of(_: str, __: str) -> str:
-            return host
-
-        for module in (service, about):
-            monkeypatch.setattr(module, "address_of", address_of)
-            monkeypatch.setattr(module, "HTTP", SimpleNamespace(number=port))
+        serves(handle, monkeypatch)
         await here.kube.create(COORDINATORS, {"metadata": {"name": "shop"}, "spec": {}}, "default")
         for customer in (7, 8):
             handle.impulse(Shop.order, customer, "soon")

@@ -13,6 +13,7 @@ from pavane_api import services_http
 from pavane_api.immortals import about, service
 from pavane_api.problems import BadRequest, Conflict, NotFound, Unavailable
 from pavane_operator.kube import pods_http
+from tests.api.immortals import serves
 from tests.services.ambrosia.accounts import Account
 from tests.services.ambrosia.test_server import options, running
 
@@ -24,15 +25,7 @@ async def test_an_immortal_is_called_and_asked(tmp_path: Path, monkeypatch: pyte
         serve(Account, name="ann", rp=given.receive_port, sp=given.send_port, http="127.0.0.1:0") as handle,
         pods_http() as http,
     ):
-        assert handle.http is not None
-        host, port = handle.http
-
-        async def address_of(_: str, __: str) -> str:
-            return host
-
-        for module in (service, about):
-            monkeypatch.setattr(module, "address_of", address_of)
-            monkeypatch.setattr(module, "HTTP", SimpleNamespace(number=port))
+        serves(handle, monkeypatch)
         control: Any = SimpleNamespace(pods=http)
         for _ in range(2):
             assert await service.call(control, "default", "ann", "deposit", [5], "once") == 5
@@ -50,7 +43,7 @@ async def test_an_immortal_is_called_and_asked(tmp_path: Path, monkeypatch: pyte
 
         def system(name: str, *_: Any, **__: Any) -> list[tuple[Any, ...]]:  # a Service of type ExternalName
             official = name if name.startswith("kubernetes.") else "ann.default.svc"
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, f"{official}.cluster.local", (host, 0))]
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, f"{official}.cluster.local", ("127.0.0.1", 0))]
 
         async def get(*_: Any) -> None:
             """There may be a Coordinator of the alias' name, too."""

@@ -20,6 +20,7 @@ from pavane_api.problems import BadRequest, NotFound
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
 from pavane_operator.kube import pods_http
+from tests.api.immortals import serves
 from tests.services.ambrosia.test_server import options, running
 
 
@@ -178,17 +179,10 @@ async def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         serve(Shop, name="shop", rp=given.receive_port, sp=given.send_port, http="127.0.0.1:0") as handle,
         pods_http() as http,
     ):
-        assert handle.http is not None
-        host, port = handle.http
-
-        async def address_of(_: str, __: str) -> str:
-            return host
-
-        monkeypatch.setattr(service, "address_of", address_of)
-        monkeypatch.setattr(service, "HTTP", SimpleNamespace(number=port))
+        at = serves(handle, monkeypatch)
         for customer in (7, 8):
             handle.impulse(Shop.order, customer, "soon")
-        control: Any = SimpleNamespace(pods=http, at=f"{host}:{port}")
+        control: Any = SimpleNamespace(pods=http, at=at)
         async with asyncio.timeout(30):
             while (await service.flows(control, "default", "shop", [("attribute", "stage=paid")])).found < 2:
                 await asyncio.sleep(0.01)
