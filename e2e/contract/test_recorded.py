@@ -6,6 +6,7 @@ What the embedded server answers must stand in the answer of the real one; that 
 
 import copy
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,22 +209,35 @@ def perform(target: KubeTarget, call: str) -> Answer:
         case "apply":
             if sub:
                 body = {"apiVersion": body["apiVersion"], "kind": body["kind"], "status": {"observedGeneration": 1}}
-            body["metadata"] = {**body.get("metadata", {"name": "o"}), **named}
-            return target.call("PATCH", path, body, kind="apply", **query)
+            metadata = body.get("metadata", {"name": "o"})
+
+            def apply(named: Object) -> Answer:
+                return target.call("PATCH", path, body | {"metadata": metadata | named}, kind="apply", **query)
+
+            return _unless_changed(target, path, named, apply)
         case "put":
             body["metadata"] |= named
             return target.call("PUT", path, body, **query)
         case "delete":
-            for _ in range(CONFLICTS_MAX):
-                answer = target.call("DELETE", path, {"preconditions": named, "propagationPolicy": "Background"})
-                if answer.code != 409:
-                    break
-                present = target.call("GET", path).ok()["metadata"]  # a controller has changed it since it was made
-                named = {key: present[key] for key in held}
-            return answer
+
+            def delete(named: Object) -> Answer:
+                return target.call("DELETE", path, {"preconditions": named, "propagationPolicy": "Background"})
+
+            return _unless_changed(target, path, named, delete)
         case _:
             patch = {"metadata": {"annotations": {"test.dev/x": "y"}}}
             return target.call("PATCH", path, patch, kind=verb, **query)
+
+
+def _unless_changed(target: KubeTarget, path: str, named: Object, call: Callable[[Object], Answer]) -> Answer:
+    """Make a call that names what the object holds; again where a controller has changed it since."""
+    for _ in range(CONFLICTS_MAX):
+        answer = call(named)
+        if answer.code != 409:
+            break
+        present = target.call("GET", path).ok()["metadata"]
+        named = {key: present[key] for key in named}
+    return answer
 
 
 def _mine(found: Object, target: KubeTarget) -> bool:

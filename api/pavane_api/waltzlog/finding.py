@@ -18,6 +18,7 @@ CONDITIONS_MAX = 10  # of a search: each is one more walk over a document
 CONDITION_CHARACTERS_MAX = 1000
 TEXT_CHARACTERS_MAX = 1000
 STEPS_MAX = 32  # of a path
+JSON_BYTES_MAX = 1 << 20  # of one transaction: parsed it takes 25 times as much, and nobody is served meanwhile
 
 Step = str | int | None
 """A member by its name, an element by its number, or all elements."""
@@ -103,13 +104,15 @@ class Sought(NamedTuple):
         return cls(text.encode(), tuple(map(Condition.of, where)), header)
 
     def finds(self, transaction: Transaction) -> bool:
-        """Return whether this is one; data that are not JSON hold no condition."""
+        """Return whether this is one; data that are not JSON, or larger than JSON_BYTES_MAX, hold no condition."""
         if self.header is not None and transaction.header != self.header:
             return False
         if self.text not in transaction.data:
             return False
         if not self.conditions:
             return True
+        if len(transaction.data) > JSON_BYTES_MAX:
+            return False
         try:
             document = json.loads(str(transaction.data, "utf-8"), parse_constant=_refuse)
         except (ValueError, RecursionError):  # the former also for what is no UTF-8
@@ -123,7 +126,10 @@ def _step(found: re.Match[str]) -> Step:
     if found["all"] is not None:
         return None
     if found["double"] is not None:
-        return str(json.loads(found["double"]))
+        try:
+            return str(json.loads(found["double"]))
+        except ValueError as error:
+            raise ValueError(f"{found['double']} is no text of JSON: write ['name'], or escape as JSON does") from error
     return found["name"] if found["name"] is not None else found["single"]
 
 

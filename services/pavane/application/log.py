@@ -39,9 +39,13 @@ class Log(Waltz):
         now = asyncio.get_running_loop().time()
         if now - self._looked > LOOK_S:
             self._looked = now
-            with suppress(CannotConnect, OSError, ValueError):  # those from before may still count
-                self._directory.tls = _tls(await asyncio.to_thread(self._find))
+            await asyncio.to_thread(self._look)
         return await way(address)
+
+    def _look(self) -> None:
+        """Take those of now, in the thread: a look that outlasts its connection counts for the next one."""
+        with suppress(Exception):  # whatever a file holds that is being written: those from before may still count
+            self._directory.tls = _tls(self._find())
 
     async def __aenter__(self) -> Self:
         return self

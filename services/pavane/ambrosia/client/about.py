@@ -74,7 +74,13 @@ def _matches(attributes: Mapping[str, Any], name: str, text: str) -> bool:
     if name not in attributes:
         return False
     value = attributes[name]
-    return text == (value if isinstance(value, str) else json.dumps(value))
+    if isinstance(value, str):
+        return text == value
+    try:
+        wanted = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(wanted, bool) == isinstance(value, bool) and bool(wanted == value)
 
 
 def _step(index: int, step: Step) -> dict[str, Any]:

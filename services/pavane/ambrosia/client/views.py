@@ -216,6 +216,10 @@ class FlowTools:
                 raise TypeError(f"search attribute {name} is a {type(value).__name__}: give a text, a number or a bool")
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"search attribute {name} is {value}, which no JSON has")
+            try:
+                f"{name}{value}".encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"search attribute {name!a} holds half a character, which nobody can show") from error
             if max(len(name), len(str(value))) > ATTRIBUTE_CHARACTERS_MAX:
                 raise ValueError(f"search attribute {name:.40} has more than {ATTRIBUTE_CHARACTERS_MAX} characters")
         together = {name: value for name, value in {**flow.attributes, **attributes}.items() if value is not None}

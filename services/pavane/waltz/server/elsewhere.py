@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from typing import TypeVar
 
+from pavane.runtime.names import look_up, resolve
 from pavane.waltz.aio.admin import StorageAdmin
 from pavane.waltz.aio.cluster import ClusterConfig
 from pavane.waltz.client.link import Link, parse_address
@@ -59,18 +60,20 @@ class Elsewhere:
     async def ended(self, address: str) -> bool:
         """Wait until a connection to the server at ``address`` has ended, and return whether nobody listens there."""
         over = asyncio.Event()
+        peer = self._answered.get(address, "")
         try:
             async with asyncio.timeout(ANSWER_S):
                 link = await self._server(address)
-                self._remember(address, link.peer)
+                peer = link.peer
+                self._remember(address, peer)
                 link.on_lost.append(over.set)
         except NO_ANSWER:
-            if address not in self._answered:
+            if not await self._is_at(address, peer):
                 return False  # nobody was ever seen alive there: it may be no address for this server
         else:
             if not link.closed:
                 await over.wait()
-        host, _, port = self._answered[address].rpartition(":")
+        host, _, port = peer.rpartition(":")
         try:
             async with asyncio.timeout(ANSWER_S):
                 (await asyncio.open_connection(host, int(port)))[1].close()
@@ -103,6 +106,15 @@ class Elsewhere:
             admin.hang_up("done")
         for link in self._owners.values():
             await link.close()
+
+    @staticmethod
+    async def _is_at(address: str, peer: str) -> bool:
+        """Whether the name still leads to the peer that answered under it: a pod that was made anew may be elsewhere."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return peer.rpartition(":")[0] in await look_up(resolve, parse_address(address)[0])
+        except NO_ANSWER:
+            return False
 
     def _remember(self, address: str, peer: str) -> None:
         self._answered.pop(address, None)
