@@ -99,7 +99,7 @@ def _of_kind(kind: str, place: int) -> list[tuple[str, str]]:
     """Arguments that are taken, for a view and for Spark."""
     kind = kind.partition("=")[0].strip(" *")
     number = place % 3 + 1
-    if kind == "LITERAL":
+    if kind in ("LITERAL", "DELIMITER"):
         return [(text, text) for text in ("''", "'a'", "'é😀'", "', '")]
     if "'" in kind:
         return [(text, text) for text in re.findall(r"'[^']*'", kind)]

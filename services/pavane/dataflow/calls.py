@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
@@ -91,6 +92,8 @@ def _rounded(gives: str, of: Bound | None, given: Sequence[exp.Expr], node: exp.
 def _meant(row: Function, given: Sequence[exp.Expr]) -> exp.Expr:
     """Return what a call stands for, over what it was given."""
     tree = exp.paren(sqlglot.parse_one(row.body, dialect=ViewsSql))
+    for part in tree.walk():
+        part.meta.clear()  # places in the body, not in the script
     named = dict(zip(LETTERS, given, strict=False))
     return tree.transform(lambda part: named[part.name].copy() if isinstance(part, exp.Column) else part)
 
@@ -120,10 +123,13 @@ def _arguments(
 
 
 def _literal(node: exp.Expr, takes: str) -> exp.Expr | None:
-    if takes == "LITERAL":
-        return node.copy() if isinstance(node, exp.Literal) and node.is_string else None
+    if takes in ("LITERAL", "DELIMITER"):
+        fits = isinstance(node, exp.Literal) and node.is_string
+        # Spark looks for the next one a letter behind the last one, DuckDB behind its end.
+        overlaps = takes == "DELIMITER" and any(node.name.startswith(node.name[at:]) for at in range(1, len(node.name)))
+        return node.copy() if fits and not overlaps else None
     if "'" in takes:
-        fits = isinstance(node, exp.Literal) and node.is_string and f"'{node.name.upper()}'" in takes
+        fits = isinstance(node, exp.Literal) and node.is_string and node.name.upper() in re.findall(r"'([^']*)'", takes)
         return exp.Literal.string(node.name.upper()) if fits else None
     sign, number = (-1, node.this) if isinstance(node, exp.Neg) else (1, node)
     if not isinstance(number, exp.Literal) or not number.is_int or len(number.name) > len(str(2**31)):

@@ -13,13 +13,19 @@ from pavane.dataflow.ports import ViewError
 MADE_BYTES_MAX = 1 << 30
 """Of the rows that one SELECT makes of a batch, where it joins texts: 30 views, each of which doubles what the one
 before made, would else be a gigabyte for each byte."""
-FACTORS = {"base64": 2, "hex": 2, "url_encode": 3}
+FACTORS = {"base64": 2, "hex": 2, "quote": 2, "translate": 4, "url_encode": 3}
 """How many times larger functions make a text at most; the times of `repeat` and the text of `replace` are literals."""
+OWN = {"bin": 64, "char": 2, "chr": 2, "dayname": 3, "hex": 16, "md5": 32, "monthname": 3, "quote": 2, "sha": 40}
+OWN |= {"sha1": 40, "sha2": 64}
+"""Bytes that functions make of whatever they are given, or add to it."""
+CAST_BYTES = 40
+"""What a number or a time is as a text, at most."""
+JOINS = ("concat_ws", "overlay")
 FILLS = ("lpad", "rpad", "space")
 """Functions that make a text as long as a literal says."""
 LETTER_BYTES = 4
-LITERALS_BYTES_MAX = 65_536
-"""More than a script has: such a row is looked at before it is made."""
+LITERALS_BYTES_MAX = 4_096
+"""More than a SELECT usually makes of nothing: how many rows there are is looked at before they are made."""
 TOO_LARGE = f"the texts that it joins are larger than {MADE_BYTES_MAX >> 20} MiB in one step"
 
 
@@ -52,8 +58,11 @@ def growth_of(sql: str) -> Growth:
             joined[node.name] += _times(node)
         elif isinstance(node, exp.Literal) and node.is_string:
             literals += len(node.name.encode()) * _times(node)
-        elif isinstance(node, exp.Anonymous) and node.name.lower() in FILLS:
-            literals += LETTER_BYTES * _number(node) * _times(node)
+        elif isinstance(node, exp.Cast) and node.is_type("text"):
+            literals += CAST_BYTES * _times(node)
+        elif isinstance(node, exp.Anonymous):
+            filled = LETTER_BYTES * _number(node) if node.name.lower() in FILLS else 0
+            literals += (filled + OWN.get(node.name.lower(), 0)) * _times(node)
     return Growth(joined, literals)
 
 
@@ -61,7 +70,7 @@ def _joined(node: exp.Expr) -> bool:
     """Whether what is made of a value may be larger than it."""
     while (parent := node.parent) is not None:
         node = parent
-        if isinstance(node, exp.DPipe | exp.Concat) or _factor(node) > 1 or node.name.lower() == "concat_ws":
+        if isinstance(node, exp.DPipe | exp.Concat) or _factor(node) > 1 or node.name.lower() in JOINS:
             return True
     return False
 
@@ -70,6 +79,8 @@ def _times(node: exp.Expr) -> int:
     """How often a value may be in what is made of it."""
     times = 1
     while (parent := node.parent) is not None:
+        if parent.name.lower() == "concat_ws" and node.arg_key == "expressions" and node.index == 0:
+            times *= len(parent.expressions)  # it stands between all others
         node = parent
         times *= _factor(node)
     return times

@@ -30,7 +30,7 @@ from pavane.dataflow.ports import (
     TickLog,
     ViewError,
 )
-from pavane.dataflow.rows import table_of
+from pavane.dataflow.rows import check_times, table_of
 from pavane.dataflow.tracing import Tracing
 from pavane.dataflow.types import arrow_schema
 
@@ -294,6 +294,11 @@ class ViewRunner:
             updates = await asyncio.to_thread(
                 flow.step, inputs, upper, more=not whole and each.flow is None and not each.kept_at
             )
+        try:
+            for column in updates.columns:
+                check_times(column)
+        except OverflowError as error:
+            raise ViewError("a value is out of range: a date or time outside of the years 1 to 9999") from error
         for reader in each.readers:
             if not reader.failure:
                 reader.waiting[each.view.name].append(updates)

@@ -50,11 +50,12 @@ def test_the_parser_leaves_a_call_as_it_is_written(name: str) -> None:
     assert (type(call), call.name, [each.name for each in call.expressions]) == (exp.Anonymous, name, ["a", "b"])
 
 
-def test_a_call_within_a_call_is_evaluated_once() -> None:
+@pytest.mark.parametrize(("call", "depth", "given"), [("rpad({}, 5, s)", 25, "ababa"), ("reverse({})", 20, "ab")])
+def test_a_call_within_a_call_is_evaluated_once(call: str, depth: int, given: str) -> None:
     nested = "s"
-    for _ in range(25):
-        nested = f"rpad({nested}, 5, s)"
-    assert answers(nested, ("ab", 1, 1.0, None)) == ["ababa"]
+    for _ in range(depth):
+        nested = call.format(nested)
+    assert answers(nested, ("ab", 1, 1.0, None)) == [given]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,8 @@ def test_a_call_within_a_call_is_evaluated_once() -> None:
         ("n & x", 12, "x is DOUBLE, not a whole number"),
         ("day + INTERVAL '1' HOUR", 8, "is no interval here. Write INTERVAL '1' DAY"),
         ("s + INTERVAL '1' DAY", 8, "s is STRING, neither DATE nor TIMESTAMP"),
+        ("substring_index(s, 'aba', 1)", 27, "'aba' is no such literal, substring_index takes DELIMITER"),
+        ("dayofmonth(s)", 19, "s is STRING"),
         ("extract(CENTURY FROM day)", None, "'CENTURY' is no part of a date here"),
         ("exp(x)", None, "is not supported. Known: "),
         ("nvl2(s, n, s)", 16, "CASE of BIGINT and STRING"),
@@ -96,6 +99,9 @@ def test_what_a_function_does_not_take_stops_the_view_alone(expression: str) -> 
     [
         "repeat(repeat(repeat(repeat('x', 1000), 1000), 1000), 1000)",
         "repeat(repeat(repeat(s, 1000), 1000), 1000)",
+        "length(repeat(repeat(repeat(CAST(n AS STRING), 1000), 1000), 1000))",
+        "length(repeat(repeat(repeat(chr(65), 1000), 1000), 1000))",
+        "length(repeat(repeat(repeat(md5(s), 1000), 1000), 1000))",
         "length(repeat(repeat(repeat(lpad(s, 9), 1000), 1000), 1000))",
         "replace(replace(replace(replace(s, 's', '{0}'), 'x', '{0}'), 'x', '{0}'), 'x', '{0}')".format("x" * 1000),
     ],

@@ -201,18 +201,13 @@ async def test_all_views_are_built_from_one_reading_of_the_log() -> None:
     assert log.reads == 1
 
 
-async def test_a_reader_of_a_view_that_failed_fails() -> None:
+async def failures_of(script: str, record: bytes) -> dict[str, str]:
+    """What is said of each view of a script when a record has come."""
     log = FaultyLog(Random(0), kind=True)
-    script = parse(
-        "CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0');"
-        "CREATE MATERIALIZED VIEW v AS SELECT x + x AS y FROM t;"
-        "CREATE MATERIALIZED VIEW w AS SELECT count(*) AS n FROM v;"
-        "CREATE MATERIALIZED VIEW alone AS SELECT count(*) AS n FROM t"
-    )
     clocks, place = Clocks(lambda: 0, monotonic, lambda: uuid4().hex), Place(TICKS_PARTITION, HOME)
-    keeper = Keeper(log, [script], place, PlainEngine, 0.01, clocks)
+    keeper = Keeper(log, [parse(script)], place, PlainEngine, 0.01, clocks)
     keeper.allowed.set()
-    log.partitions[DATA].append(Record(0, 0, b'{"x": %d}' % 2**62))
+    log.partitions[DATA].append(Record(0, 0, record))
     running = asyncio.create_task(keeper.run(lambda _: None, lambda _: None))
     async with asyncio.timeout(30.0):
         while keeper.runner is None or keeper.runner.reached < 1:
@@ -220,6 +215,28 @@ async def test_a_reader_of_a_view_that_failed_fails() -> None:
     failures = {each.view.name: each.failure for each in keeper.runner.views}
     running.cancel()
     await asyncio.wait({running})
+    return failures
+
+
+async def test_a_reader_of_a_view_that_failed_fails() -> None:
+    failures = await failures_of(
+        "CREATE TABLE t (x BIGINT) USING waltz OPTIONS (partitions '0');"
+        "CREATE MATERIALIZED VIEW v AS SELECT x + x AS y FROM t;"
+        "CREATE MATERIALIZED VIEW w AS SELECT count(*) AS n FROM v;"
+        "CREATE MATERIALIZED VIEW alone AS SELECT count(*) AS n FROM t",
+        b'{"x": %d}' % 2**62,
+    )
     assert "out of range" in failures["v"]
     assert failures["w"].startswith("the view v, which it reads, failed: ")
+    assert failures["alone"] == ""
+
+
+async def test_a_date_beyond_the_year_9999_stops_its_view_alone() -> None:
+    failures = await failures_of(
+        "CREATE TABLE t (day DATE) USING waltz OPTIONS (partitions '0');"
+        "CREATE MATERIALIZED VIEW v AS SELECT date_add(day, 1) AS d FROM t;"
+        "CREATE MATERIALIZED VIEW alone AS SELECT day FROM t",
+        b'{"day": "9999-12-31"}',
+    )
+    assert "outside of the years 1 to 9999" in failures["v"]
     assert failures["alone"] == ""

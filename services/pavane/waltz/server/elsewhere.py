@@ -109,7 +109,7 @@ class Elsewhere:
 
     @staticmethod
     async def _is_at(address: str, peer: str) -> bool:
-        """Whether the name still leads to the peer that answered under it: a pod that was made anew may be elsewhere."""
+        """Whether the name still leads to the peer that answered under it: the pod may have been made anew."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 return peer.rpartition(":")[0] in await look_up(resolve, parse_address(address)[0])
