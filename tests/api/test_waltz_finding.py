@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from pavane.waltz.client import NoConsumer, Transaction, Waltz
 from pavane.waltz.wire.fields import ReqId
 from pavane_api.waltzlog import service
-from pavane_api.waltzlog.finding import STEPS_MAX, Condition, Sought
+from pavane_api.waltzlog.finding import JSON_BYTES_MAX, STEPS_MAX, Condition, Sought
 from pavane_cli.failures import ExitCode, UserError
 from pavane_cli.main import app
 from tests.api.plane import LEDGER, Plane, plane
@@ -108,6 +108,15 @@ def test_a_path_finds_what_duckdb_finds(document: Any, path: list[str | int | No
 
 
 DUCK = duckdb.connect()
+
+
+def test_a_document_that_is_too_large_is_not_parsed() -> None:
+    sought = Sought.of(where=["$.a"])
+    data = b'{"a": "%s"}'
+    small, large = (Transaction(0, 0, data % (b"x" * size), ReqId(1, 0, 0, 1)) for size in (9, JSON_BYTES_MAX))
+    assert (sought.finds(small), sought.finds(large)) == (True, False)
+    assert Sought.of(text="xxx").finds(large)
+
 
 # -- a search -----------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,8 @@ async def events(client: kube.KubeClient, resource: kube.Object) -> EventNotes:
         return tuple((await client.list(CORE_EVENTS, namespace, limit=OF_ONE_MAX, fields=fields)).items)
 
     found = await asyncio.gather(*(about(body) for body in (resource, *pods)))
-    notes = sorted((_note(each) for part in found for each in part), key=lambda note: note.at, reverse=True)
+    # Some times have microseconds: behind the Z of the others they would be the earlier ones.
+    notes = sorted((_note(each) for part in found for each in part), key=lambda note: note.at.rstrip("Z"), reverse=True)
     return EventNotes(items=notes[:SHOWN_MAX])
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from pavane.waltz.aio.cluster import ClusterConfig, make_tree, register, set_rollout, unregister
 from pavane.waltz.client import Waltz
+from pavane.waltz.server import elsewhere as server_elsewhere
 from pavane.waltz.server.elsewhere import Elsewhere
 from pavane.waltz.state.metadata import Lease, Node, Paths
 from pavane.waltz.wire import blobs
 from tests.services.eventually import eventually
+from tests.services.ports import free_ports
 from tests.services.waltz.memory import MemoryLease, MemoryMetadata
 from tests.services.waltz.running import ANSWER_S, Log, running_log
 
@@ -143,6 +145,22 @@ async def test_an_address_that_is_none_is_nobody_who_has_ended_or_answers(addres
     elsewhere = Elsewhere(CONFIG, MemoryMetadata(), None)
     assert not await elsewhere.ended(address)
     assert await elsewhere.hwm(address, 0) is None
+
+
+async def test_a_slow_server_has_not_ended_because_another_had_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pod that was made anew has another address, and at the former one somebody refuses."""
+    monkeypatch.setattr(server_elsewhere, "ANSWER_S", 0.1)
+    silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    (closed,) = free_ports(1)
+    port = silent.sockets[0].getsockname()[1]
+    asked = Elsewhere(CONFIG, MemoryMetadata(), None)
+    asked._remember(f"127.0.0.1:{port}", f"127.0.0.2:{closed}")
+    assert not await asked.ended(f"127.0.0.1:{port}")
+    asked._remember(f"127.0.0.1:{closed}", f"127.0.0.1:{closed}")
+    assert await asked.ended(f"127.0.0.1:{closed}")
+    silent.close()
 
 
 async def test_what_is_no_descriptor_keeps_nobody_from_registering() -> None:
