@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -152,7 +152,8 @@ async def test_a_slow_server_has_not_ended_because_another_had_its_name(
 ) -> None:
     """A pod that was made anew has another address, and at the former one somebody refuses."""
     monkeypatch.setattr(server_elsewhere, "ANSWER_S", 0.1)
-    silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    writers: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
     (closed,) = free_ports(1)
     port = silent.sockets[0].getsockname()[1]
     asked = Elsewhere(CONFIG, MemoryMetadata(), None)
@@ -161,6 +162,10 @@ async def test_a_slow_server_has_not_ended_because_another_had_its_name(
     asked._remember(f"127.0.0.1:{closed}", f"127.0.0.1:{closed}")
     assert await asked.ended(f"127.0.0.1:{closed}")
     silent.close()
+    for writer in writers:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def test_what_is_no_descriptor_keeps_nobody_from_registering() -> None:
