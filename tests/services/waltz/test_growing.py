@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pavane.waltz.aio import links
 from pavane.waltz.aio.adopting import adopt_cluster
 from pavane.waltz.aio.cluster import check_tree, make_tree, read_view, set_replicas
 from pavane.waltz.aio.stream import Stream, connect
@@ -94,6 +95,27 @@ async def test_a_storage_node_that_starts_with_the_former_number_keeps_what_was_
         view = await read_view(log.metadata, former.root)
         assert view is not None
         assert view.partitions == 3, "they never become fewer"
+
+
+async def test_a_node_hears_of_partitions_that_came_while_a_server_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = links._Link.opened
+
+    def grown_meanwhile(stream: links._Link) -> None:
+        opened(stream)
+        link.grow(3)
+
+    async with running_log(tmp_path, servers=0) as log:
+        monkeypatch.setattr(links._Link, "opened", grown_meanwhile)
+        address, key = log.config.storage[0], log.config.key
+        link = links.StorageLink(
+            address, key, 1, tls=None, up=lambda _: None, down=lambda _: None, heard=lambda *_: None
+        )
+        connecting = asyncio.create_task(link.run())
+        await eventually(lambda: log.nodes[0].directory.partitions == 3)
+        connecting.cancel()
+        await asyncio.wait({connecting})
 
 
 async def test_two_who_let_a_log_grow_at_once_agree(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ class StorageLink:
                     stream = await connect(lambda: _Link(self), self.address, self._tls)
                     await stream.ready
                 self._stream, self.fault = stream, ""
+                if stream.asked != self.open:  # partitions were added while it connected
+                    stream.send(self.open)
                 delay = RETRY_S
                 self.up(self.address)
                 await stream.gone.wait()
@@ -101,12 +103,14 @@ class _Link(Stream):
     def __init__(self, link: StorageLink) -> None:
         super().__init__(STORAGE_CLIENT, connecting=True)
         self._link = link
+        self.asked = link.open
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.gone = asyncio.Event()
         self._messages: list[Any] = []
 
     def opened(self) -> None:
-        self.send(self._link.open)
+        self.asked = self._link.open
+        self.send(self.asked)
 
     def heard(self, message: Any) -> None:
         if self.ready.done() and message.head == s.OPEN_HEAD:
