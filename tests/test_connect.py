@@ -178,6 +178,16 @@ async def test_who_cannot_connect_is_told_why_after_two_seconds(
         await pavane.connect("quickstart")
 
 
+@pytest.mark.parametrize("text", ["clusters: [", "- a list", "current-context: here\ncontexts: 7\n"])
+async def test_what_is_no_kubeconfig_is_named(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    for connect in (pavane.connect, pavane.connect_log):
+        with pytest.raises(pavane.CannotConnect, match=f"{config} is no kubeconfig"):
+            await connect("quickstart")
+
+
 def test_without_asyncio_a_failure_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     with pytest.raises(pavane.CannotConnect):

@@ -61,6 +61,22 @@ async def test_a_listed_generation_is_gone_back_to_after_its_differences_were_sh
             assert (await spec_of(here))["image"] == FIRST
 
 
+async def test_an_undo_goes_back_to_the_generation_that_was_shown(tmp_path: Path) -> None:
+    """Another one may be active when it is confirmed."""
+    requires("chromium")
+    async with plane(tmp_path) as here:
+        await with_history(here)
+        async with opened(here) as page:
+            await page.goto(f"{here.http.base_url}#/raftclusters/default/q")
+            await page.get_by_role("button", name="Undo", exact=True).click()
+            dialog = page.get_by_role("dialog", name="Undo q?")
+            await expect(dialog.get_by_role("row", name="spec.image")).to_be_visible()
+            async with page.expect_request("**/rollout/undo") as asked:
+                await dialog.get_by_role("button", name="Undo", exact=True).click()
+            assert (await asked.value).post_data_json == {"generation": 2}
+            await expect(dialog).to_have_count(0)
+
+
 async def test_an_image_is_changed_after_what_it_does_was_shown(tmp_path: Path) -> None:
     requires("chromium")
     async with plane(tmp_path) as here:

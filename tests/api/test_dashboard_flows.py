@@ -45,7 +45,7 @@ async def test_flows_are_found_and_shown(tmp_path: Path, monkeypatch: pytest.Mon
             await expect(table.get_by_role("row", name="Shop.order 2 3 customer=8 stage=paid")).to_be_visible()
             await expect(table.get_by_role("row")).to_have_count(4)
             search = panel.get_by_label("Search attributes or method")
-            await search.fill("customer=7 stage=paid order")
+            await search.fill('customer=7 stage="paid" order')
             await panel.get_by_role("button", name="Find").click()
             await expect(table.get_by_role("row")).to_have_count(2)
             await clean(page)

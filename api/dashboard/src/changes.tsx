@@ -5,7 +5,8 @@ import { post, type Schemas } from "./api";
 import type { Resource } from "./model";
 import { Confirm, Dialog, Empty, Table, Told } from "./ui";
 
-type Changed = Pick<Schemas["UndoResult"], "changes" | "effect">;
+/** Of a way back also the generation that was shown: another one may be active by the time it is done. */
+type Changed = Pick<Schemas["UndoResult"], "changes" | "effect"> & { generation?: number };
 type Fields = Record<string, unknown>;
 
 const isFields = (value: unknown): value is Fields => typeof value === "object" && value !== null && !Array.isArray(value);
@@ -58,8 +59,10 @@ export function Change({ label, title, path, body, resource, onClose }: ChangeOf
         </div>
       </Dialog>
     );
+  const { generation } = planned.data;
+  const shown = generation === undefined ? body : { ...body, generation };
   return (
-    <Confirm label={label} title={title} what={resource.metadata.name} danger act={() => post(path, body)} onClose={onClose}>
+    <Confirm label={label} title={title} what={resource.metadata.name} danger act={() => post(path, shown)} onClose={onClose}>
       <Differences present={resource.spec} changed={planned.data} />
     </Confirm>
   );

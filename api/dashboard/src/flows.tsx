@@ -6,6 +6,8 @@ import { Dialog, Empty, Panel, Table, Told } from "./ui";
 
 const AGAIN_MS = 2000; // an immortal has no stream
 const STEPS_AT_ONCE = 200;
+const WORD = /[^\s,="]+="[^"]*"|[^\s,]+/g; // a value in quotes may have spaces
+const DATE_MS_MAX = 8.64e15; // JavaScript's last moment
 
 type Flow = Schemas["OpenFlow"];
 type Step = Schemas["FlowStep"];
@@ -19,7 +21,8 @@ export function Flows({ path, application }: { path: string; application: Schema
   function send(event: FormEvent) {
     event.preventDefault();
     const parameters = new URLSearchParams();
-    for (const word of typed.split(/[\s,]+/).filter(Boolean)) parameters.append(word.includes("=") ? "attribute" : "method", word);
+    for (const word of typed.match(WORD) ?? [])
+      parameters.append(word.includes("=") ? "attribute" : "method", word.replace(/="(.*)"$/, "=$1"));
     setQuery(parameters.toString());
   }
   return (
@@ -27,7 +30,7 @@ export function Flows({ path, application }: { path: string; application: Schema
       <form className="line" onSubmit={send}>
         <input
           aria-label="Search attributes or method"
-          placeholder="customer=7 stage=paid, or a method"
+          placeholder='customer=7 city="New York", or a method'
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
         />
@@ -131,6 +134,6 @@ function given(values: Record<string, unknown>): string {
 
 function state({ state, attempts, due }: Step): string {
   const attempt = attempts != null && attempts > 1 ? `, attempt ${attempts}` : "";
-  const until = state === "open" && due != null ? `, due ${new Date(due).toISOString()}` : "";
+  const until = state === "open" && due != null ? `, due ${due <= DATE_MS_MAX ? new Date(due).toISOString() : "never"}` : "";
   return `${state}${attempt}${until}`;
 }

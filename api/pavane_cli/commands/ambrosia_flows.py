@@ -84,7 +84,10 @@ def _state(step: FlowStep) -> str:
     if (step.attempts or 0) > 1:
         said += f", attempt {step.attempts}"
     if step.state == "open" and step.due is not None:
-        said += f", due {datetime.fromtimestamp(step.due / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        try:
+            said += f", due {datetime.fromtimestamp(step.due / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        except (ValueError, OverflowError, OSError):
+            said += ", due after the year 9999"
     return said
 
 

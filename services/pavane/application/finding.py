@@ -205,8 +205,11 @@ def _read(path: Path) -> str:
 @contextmanager
 def _cluster(path: Path, named: str | None, variable: str) -> Iterator[tuple[httpx2.Client, str]]:
     """Lend a client of the kubeconfig's cluster; with it comes the namespace. ``variable`` would do without it."""
-    config = yaml.safe_load(_read(path)) or {}
-    context = _named(config, "context", config.get("current-context"))
+    try:
+        config = yaml.safe_load(_read(path)) or {}
+        context = _named(config, "context", config.get("current-context"))
+    except (yaml.YAMLError, AttributeError, TypeError) as error:
+        raise CannotConnect(f"Address: {path} is no kubeconfig: {error}") from error
     with _client(path, config, context, variable) as http:
         yield http, named or context.get("namespace") or "default"
 

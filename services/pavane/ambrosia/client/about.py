@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FLOWS_TOLD_MAX = 50  # the oldest ones; all of them may be thousands
 STEPS_TOLD_MAX = 5  # that one flow waits for
 HISTORY_TOLD_MAX = 200  # steps of one answer
-VALUE_CHARACTERS_MAX = 2000  # of a value as JSON; 200 of them stay below what a caller reads of an answer
+VALUE_BYTES_MAX = 2000  # of a value as JSON; 200 of them stay below what a caller reads of an answer
 
 
 class FlowFilter(NamedTuple):
@@ -53,7 +53,7 @@ def flows(engine: Engine, sought: FlowFilter, start: int = 0) -> dict[str, Any]:
 def history(engine: Engine, number: int, start: int = 0) -> dict[str, Any] | None:
     """Return an open flow with its arguments and its steps from ``start`` on; ``None`` if there is none.
 
-    Values are JSON, shortened to VALUE_CHARACTERS_MAX.
+    Values are JSON, shortened to VALUE_BYTES_MAX.
     """
     flow = engine.flows.get(number)
     if flow is None:
@@ -86,7 +86,7 @@ def _matches(attributes: Mapping[str, Any], name: str, text: str) -> bool:
 def _step(index: int, step: Step) -> dict[str, Any]:
     told: dict[str, Any] = {"step": index, "kind": step.kind, "target": step.target, "name": step.method}
     if step.state == ERROR:
-        told |= {"state": "failed", "error": str(remote(step.value))[:VALUE_CHARACTERS_MAX]}
+        told |= {"state": "failed", "error": _shown(str(remote(step.value)))}
     elif step.state == OPEN:
         told |= {"state": "open"}
     else:
@@ -102,7 +102,8 @@ def _shown(value: Any) -> Any:
     """Return a value as JSON; one that is too long as the beginning of its text."""
     plain = to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings", fallback=str)
     text = json.dumps(plain, ensure_ascii=False)
-    return plain if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]} …"
+    data = text.encode(errors="replace")
+    return plain if len(data) <= VALUE_BYTES_MAX else f"{data[:VALUE_BYTES_MAX].decode(errors='ignore')} …"
 
 
 def about(engine: Engine) -> dict[str, Any]:

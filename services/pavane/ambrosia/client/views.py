@@ -31,7 +31,7 @@ from pavane.ambrosia.core.binding import Binding
 
 _NONE = pack(None)
 ATTRIBUTES_MAX = 20  # of a flow: 10,000 of them may be open
-ATTRIBUTE_CHARACTERS_MAX = 255
+ATTRIBUTE_BYTES_MAX = 255  # of a name, and of a value
 
 _TOOLS = frozenset({"call", "fork", "start", "sleep", "now", "run", "impulse", "restart", "search_attributes"})
 _OURS = frozenset({"_tools", "_flow"})
@@ -217,11 +217,11 @@ class FlowTools:
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"search attribute {name} is {value}, which no JSON has")
             try:
-                f"{name}{value}".encode()
+                size = max(len(name.encode()), len(str(value).encode()))
             except UnicodeEncodeError as error:
                 raise ValueError(f"search attribute {name!a} holds half a character, which nobody can show") from error
-            if max(len(name), len(str(value))) > ATTRIBUTE_CHARACTERS_MAX:
-                raise ValueError(f"search attribute {name:.40} has more than {ATTRIBUTE_CHARACTERS_MAX} characters")
+            if size > ATTRIBUTE_BYTES_MAX:
+                raise ValueError(f"search attribute {name:.40} has more than {ATTRIBUTE_BYTES_MAX} bytes")
         together = {name: value for name, value in {**flow.attributes, **attributes}.items() if value is not None}
         if len(together) > ATTRIBUTES_MAX:
             raise ValueError(f"{flow.title} has {len(together)} search attributes, of at most {ATTRIBUTES_MAX}")
