@@ -21,7 +21,7 @@ from pavane_cli.main import app
 from tests.api.plane import LEDGER, Plane, plane
 from tests.api.waltz import waltz_cluster
 from tests.services.waltz.running import running_log
-from tests.services.waltz.scripted import Cluster, running
+from tests.services.waltz.scripted import Cluster
 
 BASE = "/api/v1/namespaces/default/waltzclusters/ledger/partitions/0"
 
@@ -119,12 +119,6 @@ def test_a_document_that_is_too_large_is_not_parsed() -> None:
 
 
 # -- a search -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with running(host=LEDGER) as cluster:
-        yield cluster
 
 
 @pytest.fixture

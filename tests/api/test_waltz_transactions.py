@@ -25,12 +25,6 @@ BASE = "/api/v1/namespaces/default/waltzclusters/ledger/partitions"
 
 
 @pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with running(host=LEDGER) as cluster:
-        yield cluster
-
-
-@pytest.fixture
 async def api(tmp_path: Path, cluster: Cluster) -> AsyncIterator[Plane]:
     """A control plane with WaltzCluster ``ledger``, whose servers are the scripted ones."""
     async with plane(tmp_path) as api:
